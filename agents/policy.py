@@ -1,0 +1,69 @@
+"""The contract of a routing policy.
+
+A policy looks at an `Observation` and answers with a `Decision`. It is the same object in the
+simulator and in the router, so it
+
+- never blocks, never does I/O, and takes well under a millisecond;
+- chooses only replicas whose mask is True, and answers `choice = -1` if there are none;
+- reports the true probability of its choice (`propensity`), ties and exploration included;
+- is permutation-equivariant unless it says otherwise (round robin, hashing): reordering the candidates
+  reorders the answer and nothing else;
+- draws randomness only from the generator it was given.
+
+`agents/policy_checker.py` checks all of this for any policy, ours or a user's.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.traces.schema import Decision, Observation
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses a replica for one request."""
+
+    @property
+    def name(self) -> str:
+        """The name in configurations, logs and metrics; for example `p2c`."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Which artifact or which constants; empty for a policy without any."""
+        ...
+
+    def decide(self, observation: Observation) -> Decision:
+        """Choose for a single observation (no batch dimensions)."""
+        ...
+
+
+NO_CANDIDATE = -1
+"""`Decision.choice` when the mask allows nobody."""
+
+
+def argmax_decision(
+    scores: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    rng: np.random.Generator,
+    *,
+    policy: str,
+    version: str = "",
+) -> Decision:
+    """The highest allowed score wins; ties are drawn evenly.
+
+    Args:
+        scores: (n,), higher is better. Entries outside the mask are ignored.
+        mask: (n,).
+    """
+    allowed = np.where(mask, scores, -np.inf)
+    best = allowed.max(initial=-np.inf)
+    if best == -np.inf:
+        return Decision(NO_CANDIDATE, policy, version, scores=scores)
+    tied = np.flatnonzero(allowed == best)
+    choice = int(tied[0]) if len(tied) == 1 else int(tied[rng.integers(len(tied))])
+    return Decision(choice, policy, version, propensity=1.0 / len(tied), scores=scores)

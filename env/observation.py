@@ -1,0 +1,37 @@
+"""The observation: features of the candidates, the request and the pool, assembled.
+
+Used as it is by the simulator and by the router; computes nothing that `predictors/features.py` does
+not define, and never sees the simulator's truth.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.predictors import ledger as L
+from steersman.predictors.features import pool_features, replica_features
+from steersman.traces.schema import Observation
+
+
+def observe(
+    state: NDArray[np.float64],
+    request: NDArray[np.float32],
+    match_tokens: NDArray[np.float64],
+    now_s: NDArray[np.float64],
+    excluded: NDArray[np.bool_] | None = None,
+) -> Observation:
+    """Assemble what a policy sees, for one decision or for a batch of clusters.
+
+    Args:
+        state: (..., n, STATE_WIDTH), see `predictors/ledger.py`.
+        request: (..., len(REQUEST_FEATURES)).
+        match_tokens: (..., n), prompt tokens believed cached on each replica.
+        now_s: (...,), the decision's time on the clock of SCRAPED_AT_S; 0-d for a single decision.
+        excluded: (..., n), replicas this request may not use (a retry elsewhere); None for none.
+    """
+    replicas = replica_features(state, request, match_tokens, now_s)
+    mask = (state[..., L.HEALTHY] > 0) & (state[..., L.DRAINING] == 0)
+    if excluded is not None:
+        mask = mask & ~excluded
+    return Observation(replicas, request, pool_features(replicas, mask), mask)

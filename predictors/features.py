@@ -1,0 +1,260 @@
+"""The features: what is known of a request, and of a request on a candidate replica.
+
+One definition for the trainer, the simulator and the router. `env/observation.py` only assembles
+what is computed here; the served models name these lists in their metadata and refuse others.
+
+All values are in natural units (tokens, seconds, fractions). Networks compress them inside their own
+graph, guards compare them with the range seen in training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.predictors import analytic
+from steersman.predictors import ledger as L
+from steersman.traces.schema import QuestionType, Request
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+LENGTH_FEATURES: tuple[str, ...] = (
+    "input_tokens",
+    "max_tokens",  # 0: the client set no limit
+    "stream",
+    "priority",
+    "tools",
+    "has_code",
+    "question_type",  # position in QuestionType, a category
+    "turns",
+    "prefix_blocks",
+    "has_lora",
+    "hour_sin",  # both 0 where the hour is unknown
+    "hour_cos",
+    "tenant_output_p50",  # of the tenant's recent outputs; 0 before the first
+    "tenant_output_p90",
+)
+"""Inputs of the output-length model: what is known before any prediction."""
+
+REQUEST_FEATURES: tuple[str, ...] = (
+    *LENGTH_FEATURES,
+    "output_p50",
+    "output_p90",
+    "ttft_slo_s",
+    "tpot_slo_s",
+)
+"""`Observation.request`."""
+
+REPLICA_FEATURES: tuple[str, ...] = (
+    "running",
+    "waiting",
+    "queue",
+    "batch_use",
+    "kv_usage",
+    "inflight",
+    "inflight_prefill",
+    "prefill_tokens",
+    "context_tokens",
+    "output_tokens",
+    "match_fraction",
+    "uncached_tokens",
+    "raw_ttft_s",
+    "raw_tpot_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "inflicted_s",
+    "congestion_s",
+    "marginal_cost",
+    "mean_ttft_s",
+    "mean_tpot_s",
+    "mean_e2e_s",
+    "age_s",
+    "decode_base_s",
+    "decode_seq_s",
+    "decode_context_s",
+    "prefill_token_s",
+    "kv_capacity_tokens",
+    "max_num_seqs",
+    "gpu_memory_gib",
+    "weights_gib",
+    "base_weight",
+)
+"""Columns of `Observation.replicas`."""
+
+POOL_FEATURES: tuple[str, ...] = (
+    "candidates",
+    "inflight_per_candidate",
+    "queue_per_candidate",
+    "min_marginal_cost",
+)
+"""`Observation.pool`."""
+
+REQUEST_INDEX = {name: i for i, name in enumerate(REQUEST_FEATURES)}
+REPLICA_INDEX = {name: i for i, name in enumerate(REPLICA_FEATURES)}
+POOL_INDEX = {name: i for i, name in enumerate(POOL_FEATURES)}
+
+MAX_AGE_S = 60.0
+"""Ages above this, and of replicas never scraped, count as this."""
+
+TTFT_SLO_FLOOR_S = 1.0
+TTFT_SLO_FACTOR = 3.0
+TPOT_SLO_S = 0.05
+TPOT_SLO_LARGE_S = 0.1
+"""For models of 20B parameters and more (EVALUATION)."""
+LARGE_MODEL_WEIGHTS_GIB = 37.0
+"""20B parameters at two bytes each."""
+
+_QUESTION_TYPES = {kind: float(i) for i, kind in enumerate(QuestionType)}
+
+
+def length_features(request: Request, tenant_p50: float, tenant_p90: float) -> Float32:
+    """One request's `LENGTH_FEATURES`, (len(LENGTH_FEATURES),).
+
+    Args:
+        tenant_p50, tenant_p90: quantiles of the tenant's recent output tokens, 0 without history.
+    """
+    hour_sin = hour_cos = 0.0
+    if request.hour_of_day is not None:
+        angle = 2.0 * math.pi * request.hour_of_day / 24.0
+        hour_sin, hour_cos = math.sin(angle), math.cos(angle)
+    return np.array(
+        (
+            request.input_tokens,
+            request.max_tokens or 0,
+            request.stream,
+            request.priority,
+            request.tools,
+            request.has_code,
+            _QUESTION_TYPES[request.question_type],
+            request.turns,
+            len(request.block_hashes),
+            request.lora_adapter is not None,
+            hour_sin,
+            hour_cos,
+            tenant_p50,
+            tenant_p90,
+        ),
+        dtype=np.float32,
+    )
+
+
+def length_feature_matrix(
+    requests: Sequence[Request], tenant_p50: Float64, tenant_p90: Float64
+) -> Float32:
+    """`length_features` of many requests, (len(requests), len(LENGTH_FEATURES))."""
+    rows = [
+        length_features(request, float(p50), float(p90))
+        for request, p50, p90 in zip(requests, tenant_p50, tenant_p90, strict=True)
+    ]
+    return np.array(rows, dtype=np.float32).reshape(len(rows), len(LENGTH_FEATURES))
+
+
+def request_features(
+    length_row: Float32, output_p50: float, output_p90: float, ttft_slo_s: float, tpot_slo_s: float
+) -> Float32:
+    """`REQUEST_FEATURES` from `LENGTH_FEATURES` and the predictions, (len(REQUEST_FEATURES),)."""
+    row = np.empty(len(REQUEST_FEATURES), dtype=np.float32)
+    row[: len(LENGTH_FEATURES)] = length_row
+    row[len(LENGTH_FEATURES) :] = (output_p50, output_p90, ttft_slo_s, tpot_slo_s)
+    return row
+
+
+def slo_s(state: Float64, prompt_tokens: float) -> tuple[float, float]:
+    """TTFT and TPOT objectives of a request on a pool (EVALUATION, "Requests and service levels").
+
+    TTFT: the larger of 1 s and three times the unloaded, uncached TTFT on the pool's
+    median-capacity replica. TPOT: 50 ms for models under 20B parameters, 100 ms above.
+
+    Args:
+        state: (n, STATE_WIDTH) of the whole pool, healthy or not, so that an outage moves no goal.
+    """
+    unloaded = analytic.unloaded_ttft_s(state, np.full(1, prompt_tokens))
+    ttft = max(TTFT_SLO_FLOOR_S, TTFT_SLO_FACTOR * float(np.median(unloaded)))
+    large = float(state[..., L.WEIGHTS_GIB].max()) >= LARGE_MODEL_WEIGHTS_GIB
+    return ttft, TPOT_SLO_LARGE_S if large else TPOT_SLO_S
+
+
+def replica_features(
+    state: Float64, request: Float32, match_tokens: Float64, now_s: Float64
+) -> Float32:
+    """`REPLICA_FEATURES` of every candidate for one request.
+
+    Args:
+        state: (..., n, STATE_WIDTH).
+        request: (..., len(REQUEST_FEATURES)).
+        match_tokens: (..., n), prompt tokens believed to be in each replica's prefix cache.
+        now_s: (...,).
+
+    Returns:
+        (..., n, len(REPLICA_FEATURES)).
+    """
+    wide = request.astype(np.float64)
+    prompt = wide[..., REQUEST_INDEX["input_tokens"], None]
+    output = np.maximum(wide[..., REQUEST_INDEX["output_p50"], None], 1.0)
+    ttft_slo = wide[..., REQUEST_INDEX["ttft_slo_s"], None]
+    tpot_slo = wide[..., REQUEST_INDEX["tpot_slo_s"], None]
+    # An engine always computes at least the prompt's last token.
+    match = np.minimum(match_tokens, np.maximum(prompt - 1.0, 0.0))
+    uncached = prompt - match
+    load = analytic.load_now(state)
+    cost = analytic.estimate(state, load, prompt, uncached, output, ttft_slo, tpot_slo)
+    age = np.clip(now_s[..., None] - state[..., L.SCRAPED_AT_S], 0.0, MAX_AGE_S)
+    columns = (
+        load.running,
+        load.waiting,
+        load.queue,
+        load.running / state[..., L.MAX_NUM_SEQS],
+        load.kv_usage,
+        state[..., L.INFLIGHT],
+        state[..., L.INFLIGHT_PREFILL],
+        load.prefill_tokens,
+        load.context_tokens,
+        state[..., L.OUTPUT_TOKENS],
+        match / np.maximum(prompt, 1.0),
+        uncached,
+        cost.raw_ttft_s,
+        cost.raw_tpot_s,
+        cost.ttft_s,
+        cost.tpot_s,
+        cost.ttft_s + cost.tpot_s * (output - 1.0),
+        cost.inflicted_s,
+        cost.congestion_s,
+        cost.marginal_cost,
+        state[..., L.MEAN_TTFT_S],
+        state[..., L.MEAN_TPOT_S],
+        state[..., L.MEAN_E2E_S],
+        age,
+        state[..., L.DECODE_BASE_S],
+        state[..., L.DECODE_SEQ_S],
+        state[..., L.DECODE_CONTEXT_S],
+        state[..., L.PREFILL_TOKEN_S],
+        state[..., L.KV_CAPACITY_TOKENS],
+        state[..., L.MAX_NUM_SEQS],
+        state[..., L.GPU_MEMORY_GIB],
+        state[..., L.WEIGHTS_GIB],
+        state[..., L.BASE_WEIGHT],
+    )
+    features = np.empty((*state.shape[:-1], len(REPLICA_FEATURES)), dtype=np.float32)
+    for i, column in enumerate(columns):
+        features[..., i] = column
+    return features
+
+
+def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:
+    """`POOL_FEATURES` over the candidates that may be chosen, (..., len(POOL_FEATURES))."""
+    count = mask.sum(axis=-1)
+    safe = np.maximum(count, 1)
+    inflight = np.where(mask, replicas[..., REPLICA_INDEX["inflight"]], 0.0).sum(axis=-1)
+    queue = np.where(mask, replicas[..., REPLICA_INDEX["queue"]], 0.0).sum(axis=-1)
+    cost = np.where(mask, replicas[..., REPLICA_INDEX["marginal_cost"]], np.inf).min(axis=-1)
+    pool = np.empty((*mask.shape[:-1], len(POOL_FEATURES)), dtype=np.float32)
+    pool[..., 0] = count
+    pool[..., 1] = inflight / safe
+    pool[..., 2] = queue / safe
+    pool[..., 3] = np.where(count > 0, cost, 0.0)
+    return pool

@@ -1,0 +1,172 @@
+"""What the router knows of each replica: one row of numbers, and how events change it.
+
+A pool's knowledge is a float64 matrix (replicas, `STATE_WIDTH`). Its columns are of three kinds: the
+replica's profile (static), what the last scrape of its metrics said, and the router's own account of
+what it dispatched there and how that went (dead reckoning). Nothing here is the simulator's truth.
+
+The update functions take one row and plain numbers, use no objects and allocate nothing, so the
+router calls them as they are and the cluster model compiles the same functions with numba: there is
+one definition of what is known, in training and in serving.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.traces.schema import HardwareProfile
+
+Row = NDArray[np.float64]
+
+# Profile (static; seconds, tokens, GiB).
+DECODE_BASE_S = 0
+DECODE_SEQ_S = 1
+DECODE_CONTEXT_S = 2
+PREFILL_BASE_S = 3
+PREFILL_TOKEN_S = 4
+PREFILL_TOKEN2_S = 5
+HOST_OVERHEAD_S = 6
+MAX_NUM_SEQS = 7
+MAX_BATCHED_TOKENS = 8
+KV_CAPACITY_TOKENS = 9
+GPU_MEMORY_GIB = 10
+WEIGHTS_GIB = 11
+BASE_WEIGHT = 12  # SPEC B1: hardware factor over the model's size class
+# The last scrape.
+SCRAPED_AT_S = 13  # -inf before the first
+RUNNING = 14
+WAITING = 15
+KV_USAGE = 16
+# The router's own account.
+INFLIGHT = 17  # dispatched and not ended
+INFLIGHT_PREFILL = 18  # of those, without a first token yet
+PREFILL_TOKENS = 19  # uncached prompt tokens of INFLIGHT_PREFILL
+PROMPT_TOKENS = 20  # prompt tokens of INFLIGHT
+OUTPUT_TOKENS = 21  # predicted output tokens (p50) of INFLIGHT
+SINCE_SCRAPE = 22  # dispatched minus ended since the last scrape
+TOKENS_SINCE_SCRAPE = 23  # prompt tokens dispatched minus all tokens ended since the last scrape
+MEAN_TTFT_S = 24  # exponentially weighted over outcomes; 0 before the first
+MEAN_TPOT_S = 25
+MEAN_E2E_S = 26
+LOG_BIAS_TTFT = 27  # mean log(actual / analytic estimate): the online bias corrector (SPEC A6)
+LOG_BIAS_TPOT = 28
+HEALTHY = 29  # 1 or 0
+DRAINING = 30  # 1 or 0
+
+STATE_WIDTH = 31
+
+SMOOTHING = 0.1
+"""Weight of a new outcome in the running means: about the last ten count."""
+BIAS_SMOOTHING = 0.05
+BIAS_LIMIT = 1.6
+"""Bound on |log bias|, a factor of five either way: one absurd outcome must not poison a replica."""
+
+
+def new_row(profile: HardwareProfile) -> Row:
+    """The row of a replica nobody has scraped or used yet; healthy."""
+    row = np.zeros(STATE_WIDTH)
+    row[DECODE_BASE_S] = profile.decode_base_s
+    row[DECODE_SEQ_S] = profile.decode_seq_s
+    row[DECODE_CONTEXT_S] = profile.decode_context_s
+    row[PREFILL_BASE_S] = profile.prefill_base_s
+    row[PREFILL_TOKEN_S] = profile.prefill_token_s
+    row[PREFILL_TOKEN2_S] = profile.prefill_token2_s
+    row[HOST_OVERHEAD_S] = profile.host_overhead_s
+    row[MAX_NUM_SEQS] = profile.max_num_seqs
+    row[MAX_BATCHED_TOKENS] = profile.max_batched_tokens
+    row[KV_CAPACITY_TOKENS] = profile.kv_capacity_tokens
+    row[GPU_MEMORY_GIB] = profile.gpu_memory_gib
+    row[WEIGHTS_GIB] = profile.model.weights_gib
+    row[BASE_WEIGHT] = profile.hardware_factor / size_class(profile.model.parameters_b)
+    row[SCRAPED_AT_S] = -np.inf
+    row[HEALTHY] = 1.0
+    return row
+
+
+def size_class(parameters_b: float) -> float:
+    """SPEC B1's size class, 1:10:100 for 7B:70B:700B: a power of ten per decade of parameters."""
+    return float(10.0 ** np.round(np.log10(max(parameters_b, 0.1) / 7.0)))
+
+
+def on_dispatch(row: Row, prompt_tokens: float, uncached_tokens: float, output_p50: float) -> None:
+    """A request was sent there. `uncached_tokens`: its prompt tokens not believed to be cached there."""
+    row[INFLIGHT] += 1.0
+    row[INFLIGHT_PREFILL] += 1.0
+    row[PREFILL_TOKENS] += uncached_tokens
+    row[PROMPT_TOKENS] += prompt_tokens
+    row[OUTPUT_TOKENS] += output_p50
+    row[SINCE_SCRAPE] += 1.0
+    row[TOKENS_SINCE_SCRAPE] += prompt_tokens
+
+
+def on_first_token(
+    row: Row, uncached_tokens: float, ttft_s: float, estimated_ttft_s: float
+) -> None:
+    """Its first token arrived. `ttft_s` counts from dispatch; `estimated_ttft_s` is the analytic
+    estimate made then, without bias correction."""
+    row[INFLIGHT_PREFILL] -= 1.0
+    row[PREFILL_TOKENS] -= uncached_tokens
+    row[MEAN_TTFT_S] = _smooth(row[MEAN_TTFT_S], ttft_s, SMOOTHING)
+    row[LOG_BIAS_TTFT] = _corrected(row[LOG_BIAS_TTFT], ttft_s, estimated_ttft_s)
+
+
+def on_finish(
+    row: Row,
+    prompt_tokens: float,
+    output_p50: float,
+    output_tokens: float,
+    e2e_s: float,
+    tpot_s: float,
+    estimated_tpot_s: float,
+) -> None:
+    """It ended well, after its first token. `e2e_s` counts from dispatch."""
+    _leave(row, prompt_tokens, output_p50, output_tokens)
+    row[MEAN_E2E_S] = _smooth(row[MEAN_E2E_S], e2e_s, SMOOTHING)
+    if output_tokens > 1.0:
+        row[MEAN_TPOT_S] = _smooth(row[MEAN_TPOT_S], tpot_s, SMOOTHING)
+        row[LOG_BIAS_TPOT] = _corrected(row[LOG_BIAS_TPOT], tpot_s, estimated_tpot_s)
+
+
+def on_abort(
+    row: Row,
+    prompt_tokens: float,
+    uncached_tokens: float,
+    output_p50: float,
+    output_tokens: float,
+    had_first_token: bool,
+) -> None:
+    """It failed or was cancelled: the load leaves, the means learn nothing (SPEC A6)."""
+    if not had_first_token:
+        row[INFLIGHT_PREFILL] -= 1.0
+        row[PREFILL_TOKENS] -= uncached_tokens
+    _leave(row, prompt_tokens, output_p50, output_tokens)
+
+
+def on_scrape(row: Row, at_s: float, running: float, waiting: float, kv_usage: float) -> None:
+    """A scrape succeeded: the account since the last one starts anew."""
+    row[SCRAPED_AT_S] = at_s
+    row[RUNNING] = running
+    row[WAITING] = waiting
+    row[KV_USAGE] = kv_usage
+    row[SINCE_SCRAPE] = 0.0
+    row[TOKENS_SINCE_SCRAPE] = 0.0
+
+
+def _leave(row: Row, prompt_tokens: float, output_p50: float, output_tokens: float) -> None:
+    row[INFLIGHT] -= 1.0
+    row[PROMPT_TOKENS] -= prompt_tokens
+    row[OUTPUT_TOKENS] -= output_p50
+    row[SINCE_SCRAPE] -= 1.0
+    row[TOKENS_SINCE_SCRAPE] -= prompt_tokens + output_tokens
+
+
+def _smooth(mean: float, value: float, weight: float) -> float:
+    return value if mean == 0.0 else mean + weight * (value - mean)
+
+
+def _corrected(log_bias: float, actual_s: float, estimated_s: float) -> float:
+    if actual_s <= 0.0 or estimated_s <= 0.0:
+        return log_bias
+    error = np.log(actual_s / estimated_s)
+    moved = log_bias + BIAS_SMOOTHING * (error - log_bias)
+    return min(max(moved, -BIAS_LIMIT), BIAS_LIMIT)

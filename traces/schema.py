@@ -1,0 +1,272 @@
+"""The words of Steersman: what came in, what was known, what was decided, what happened.
+
+Every layer speaks in these types. Times are seconds from the start of the trace (in a simulation) or
+seconds of the process's monotonic clock (in the router); sizes are tokens unless the name says else.
+
+`Request` and `Outcome` never carry prompt text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32] | NDArray[np.float64]
+
+
+class Priority(IntEnum):
+    """Service class (SPEC C1); a lower value is served first."""
+
+    INTERACTIVE = 0
+    SEMI_INTERACTIVE = 1
+    BATCH = 2
+    BACKGROUND = 3
+
+
+class QuestionType(StrEnum):
+    """What kind of answer a prompt asks for (SPEC A1)."""
+
+    UNKNOWN = "unknown"
+    FACTUAL = "factual"
+    REASONING = "reasoning"
+    CREATIVE = "creative"
+    EXTRACTION = "extraction"
+    TRANSLATION = "translation"
+    CHAT = "chat"
+    CODE = "code"
+
+
+class Status(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    """The backend broke or answered 5xx, and no retry was possible."""
+    REJECTED = "rejected"
+    """Refused before any backend saw it (4xx, 429, 503)."""
+    CANCELLED = "cancelled"
+    """The client went away."""
+    UNFINISHED = "unfinished"
+    """Still running when the measurement ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What came in. Features only, never the text."""
+
+    request_id: str
+    arrival_s: float
+    """When it arrived. For a session's later turns in closed-loop replay: the recorded time, used only
+    where the parent is not replayed; otherwise the turn arrives `think_time_s` after its parent ends."""
+    input_tokens: int
+    output_tokens: int | None = None
+    """Tokens the model will produce: known in a trace, unknown (None) in the router."""
+    max_tokens: int | None = None
+    """The client's limit on output tokens, if it set one."""
+    model: str = ""
+    tenant: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    stream: bool = True
+    tools: int = 0
+    """Number of tool definitions offered."""
+    has_code: bool = False
+    question_type: QuestionType = QuestionType.UNKNOWN
+    turns: int = 1
+    """Messages in the conversation so far, this one included."""
+    lora_adapter: str | None = None
+    session_id: str | None = None
+    parent_id: str | None = None
+    """`request_id` of the previous turn of the same session."""
+    think_time_s: float = 0.0
+    """From the parent's last token to this arrival."""
+    block_hashes: tuple[int, ...] = ()
+    """Chained hashes of the prompt's full prefix blocks, first block first (63-bit, non-negative)."""
+    block_tokens: int = 0
+    """Tokens per prefix block; 0 where there are no hashes."""
+    hour_of_day: float | None = None
+    """0 ≤ hour < 24, local to the service; None where the trace has no wall clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """A model as the scheduler sees it."""
+
+    name: str
+    parameters_b: float
+    """Parameters, in billions."""
+    weights_gib: float
+    kv_bytes_per_token: int
+    context_window_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareProfile:
+    """One model on one kind of replica: the cost of an engine iteration, and its limits.
+
+    An iteration that decodes `n` sequences of `ctx` total context tokens, and prefills chunks of `p_i`
+    new tokens on top of `q_i` already computed ones, takes, in seconds::
+
+        host_overhead_s + decode_seq_s * n + decode_context_s * ctx
+        + max(decode_base_s, [any prefill] * (prefill_base_s + prefill_token_s * Σ p_i
+                                              + prefill_token2_s * Σ p_i (p_i + 2 q_i)))
+
+    The maximum is the roofline: the weights are read once an iteration (`decode_base_s`), and a small
+    chunk hides behind that read. It telescopes: a prompt of P tokens cut into chunks pays P² once.
+    """
+
+    name: str
+    """For example `a100-llama-3.1-8b`."""
+    gpu: str
+    model: ModelProfile
+    tensor_parallel: int
+    gpu_memory_gib: float
+    """Of all GPUs of the replica together."""
+    decode_base_s: float
+    decode_seq_s: float
+    decode_context_s: float
+    prefill_base_s: float
+    prefill_token_s: float
+    prefill_token2_s: float
+    host_overhead_s: float
+    """Scheduler and sampling time added to every iteration."""
+    kv_capacity_tokens: int
+    block_tokens: int = 16
+    """KV block size of the engine (vLLM's default)."""
+    max_num_seqs: int = 256
+    """Sequences that may run at once."""
+    max_batched_tokens: int = 2048
+    """Token budget of an iteration (chunked prefill)."""
+    hardware_factor: float = 1.0
+    """Relative speed for SPEC B1's base weight; A100 is 0.7, H100 is 1."""
+    cost_per_hour: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One replica as last seen, for people: logs, `explain`, error messages.
+
+    The decision path uses rows of the state matrix instead (`predictors/ledger.py`), from which this
+    is made.
+    """
+
+    replica_id: str
+    running: float
+    waiting: float
+    kv_usage: float
+    """Fraction of KV blocks in use, 0 to 1."""
+    inflight: int
+    """Requests this router has dispatched there and not seen end."""
+    age_s: float
+    """Since the last successful scrape; infinite before the first."""
+    healthy: bool
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """All replicas of a pool at one moment. Replaced, never mutated under a reader."""
+
+    at_s: float
+    model: str
+    replica_ids: tuple[str, ...]
+    state: NDArray[np.float64]
+    """(replicas, STATE_COLUMNS): see `predictors/ledger.py`."""
+
+
+@dataclass(slots=True)
+class Observation:
+    """What a policy sees: arrays in natural units, assembled by `env/observation.py`.
+
+    Every array may carry leading batch dimensions (one per cluster of a vectorised environment); the
+    shapes below are those of a single decision.
+    """
+
+    replicas: NDArray[np.float32]
+    """(n, len(REPLICA_FEATURES)): one row per candidate, for this request."""
+    request: NDArray[np.float32]
+    """(len(REQUEST_FEATURES),)"""
+    pool: NDArray[np.float32]
+    """(len(POOL_FEATURES),)"""
+    mask: NDArray[np.bool_]
+    """(n,): True where a replica may be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided, and enough to audit it."""
+
+    choice: int
+    """Index of the chosen replica in the observation; -1 if none may be chosen."""
+    policy: str
+    """Name of the policy that made the choice in the end (the fallback's, if it fell back)."""
+    version: str = ""
+    propensity: float = 1.0
+    """Probability with which this choice was made, given the observation."""
+    fallback_reason: str = ""
+    """Why the guard overruled the learned policy; empty if it did not."""
+    scores: NDArray[np.float32] | None = None
+    """(n,): higher is better; None where the policy does not score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened to a request."""
+
+    request_id: str
+    status: Status
+    replica: int
+    """Index of the replica that answered last; -1 if none did."""
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    """Prompt tokens that came from the replica's prefix cache."""
+    arrival_s: float
+    ttft_s: float
+    """Arrival to first token; NaN if there was none."""
+    tpot_s: float
+    """(E2E - TTFT) / (output tokens - 1); 0 for a single token; NaN if there was none."""
+    e2e_s: float
+    """Arrival to last token; NaN if it did not end well."""
+    preemptions: int = 0
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """One replica of a scenario."""
+
+    replica_id: str
+    profile: HardwareProfile
+    slowdown: float = 1.0
+    """A straggler's factor on every iteration; 1 is healthy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How old the router's view of the engines' metrics is."""
+
+    scrape_interval_s: float = 0.2
+    jitter: float = 0.1
+    """Each interval is drawn from interval * (1 ± jitter)."""
+    loss: float = 0.0
+    """Share of scrapes that fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Cluster + trace + load + staleness: everything but the policy and the seed."""
+
+    name: str
+    replicas: tuple[ReplicaSpec, ...]
+    trace: str
+    """Path of a trace, or the name of a bundled one."""
+    load: float
+    """Arrival rate over the cluster's saturation rate; 1 is saturation."""
+    staleness: Staleness = field(default_factory=Staleness)
+    prefix_cache: bool = True
+    saturation_rps: float | None = None
+    """Measured saturation; None until measured."""

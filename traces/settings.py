@@ -1,0 +1,92 @@
+"""Typed YAML: one loader for every configuration file, so that every mistake reads alike."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from steersman.traces.errors import ConfigError
+
+CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
+"""The configurations that ship with Steersman (the `configs/` folder, or its copy in a wheel)."""
+
+
+class Settings(BaseModel):
+    """Base of every configuration model: unknown keys are errors, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+def load_settings(path: str | Path, model: type[SettingsT]) -> SettingsT:
+    """Read and validate one YAML file.
+
+    Raises:
+        ConfigError: in one line, with the file, the key, the value and what would be right.
+    """
+    path = Path(path)
+    return parse_settings(read_yaml(path), model, source=str(path))
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse a YAML file; an empty file is an empty mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; give the path of a YAML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give a readable YAML file") from None
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: not valid YAML: {reason}") from None
+
+
+def parse_settings(data: Any, model: type[SettingsT], *, source: str) -> SettingsT:
+    """Validate already parsed data; `source` names it in errors."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: expected a mapping of keys, got {type(data).__name__}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_explain(error, model)}") from None
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first problem in one line, and how many more there are."""
+    first, *rest = error.errors()
+    key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+    more = f" (and {len(rest)} more)" if rest else ""
+    if first["type"] == "extra_forbidden":
+        name = str(first["loc"][-1])
+        known = _known_keys(model, first["loc"][:-1])
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(sorted(known))}"
+        return f"unknown key '{key}'; {hint}{more}"
+    if first["type"] == "missing":
+        return f"missing key '{key}'; add it{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"'{key}' = {first['input']!r}: {message}{more}"
+
+
+def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[str]:
+    """Field names of the (nested) model at `parents`, as far as it can be told."""
+    current: Any = model
+    for part in parents:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part)
+        if field is None:
+            continue
+        nested = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        current = next(
+            (t for t in nested if isinstance(t, type) and issubclass(t, BaseModel)), current
+        )
+    return list(current.model_fields)
