@@ -1,0 +1,1 @@
+"""Layer 4, who decides: policies, training, evaluation, promotion."""

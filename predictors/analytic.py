@@ -112,9 +112,7 @@ def estimate(
     raw_ttft_s = 0.5 * decode_s * (decoding > 0) + queue_s + own_prefill_s + admission_s
 
     mean_context = prompt_tokens + 0.5 * output_p50
-    with_it_s = (
-        decode_s + state[..., L.DECODE_SEQ_S] + state[..., L.DECODE_CONTEXT_S] * mean_context
-    )
+    with_it_s = decode_s + state[..., L.DECODE_SEQ_S] + state[..., L.DECODE_CONTEXT_S] * mean_context
     # Others' prefills stall its decoding: they take their share of the engine's time.
     stall = queue_s / np.maximum(queue_s + output_p50 * with_it_s, 1e-9)
     raw_tpot_s = with_it_s * (1.0 + stall)
@@ -136,9 +134,7 @@ def estimate(
         + INFLICTED_WEIGHT * inflicted
         + CONGESTION_WEIGHT * congestion_s / ttft_slo_s
     )
-    return Estimate(
-        raw_ttft_s, raw_tpot_s, ttft_s, tpot_s, inflicted_s, congestion_s, marginal_cost
-    )
+    return Estimate(raw_ttft_s, raw_tpot_s, ttft_s, tpot_s, inflicted_s, congestion_s, marginal_cost)
 
 
 def unloaded_ttft_s(state: Array, prompt_tokens: Array) -> Array:

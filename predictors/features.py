@@ -179,9 +179,7 @@ def slo_s(state: Float64, prompt_tokens: float) -> tuple[float, float]:
     return ttft, TPOT_SLO_LARGE_S if large else TPOT_SLO_S
 
 
-def replica_features(
-    state: Float64, request: Float32, match_tokens: Float64, now_s: Float64
-) -> Float32:
+def replica_features(state: Float64, request: Float32, match_tokens: Float64, now_s: Float64) -> Float32:
     """`REPLICA_FEATURES` of every candidate for one request.
 
     Args:

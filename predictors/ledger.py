@@ -11,6 +11,8 @@ one definition of what is known, in training and in serving.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -99,9 +101,7 @@ def on_dispatch(row: Row, prompt_tokens: float, uncached_tokens: float, output_p
     row[TOKENS_SINCE_SCRAPE] += prompt_tokens
 
 
-def on_first_token(
-    row: Row, uncached_tokens: float, ttft_s: float, estimated_ttft_s: float
-) -> None:
+def on_first_token(row: Row, uncached_tokens: float, ttft_s: float, estimated_ttft_s: float) -> None:
     """Its first token arrived. `ttft_s` counts from dispatch; `estimated_ttft_s` is the analytic
     estimate made then, without bias correction."""
     row[INFLIGHT_PREFILL] -= 1.0
@@ -167,6 +167,6 @@ def _smooth(mean: float, value: float, weight: float) -> float:
 def _corrected(log_bias: float, actual_s: float, estimated_s: float) -> float:
     if actual_s <= 0.0 or estimated_s <= 0.0:
         return log_bias
-    error = np.log(actual_s / estimated_s)
+    error = math.log(actual_s / estimated_s)
     moved = log_bias + BIAS_SMOOTHING * (error - log_bias)
     return min(max(moved, -BIAS_LIMIT), BIAS_LIMIT)

@@ -1,0 +1,1 @@
+"""Layer 1, what happened: requests, decisions, outcomes; readers and arrival models."""

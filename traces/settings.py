@@ -86,7 +86,5 @@ def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[
         if field is None:
             continue
         nested = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        current = next(
-            (t for t in nested if isinstance(t, type) and issubclass(t, BaseModel)), current
-        )
+        current = next((t for t in nested if isinstance(t, type) and issubclass(t, BaseModel)), current)
     return list(current.model_fields)
