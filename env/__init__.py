@@ -1,1 +1,1 @@
-"""Layer 3, the cluster model and its environments. Empty on purpose: ids are registered in `env/gym.py`."""
+"""Layer 3, the cluster model and its environments. Ids are registered in `env/gym.py`, never here."""
