@@ -1,0 +1,45 @@
+"""What every command shares: the console, JSON answers, progress bars.
+
+Answers go to stdout; progress, notes and errors go to stderr, so that `--json` output can be piped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+console = Console()
+"""For answers."""
+notes = Console(stderr=True)
+"""For everything else."""
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document (numpy values and dataclasses included) to stdout."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    console.file.write(orjson.dumps(value, option=options).decode() + "\n")
+
+
+def progress() -> Progress:
+    """A progress bar on stderr: what, how far, how long, how much longer."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=notes,
+    )
