@@ -1,0 +1,81 @@
+"""The feature ranges a learned policy was trained on, and how far an observation lies outside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.predictors.features import REPLICA_FEATURES, REQUEST_FEATURES
+from steersman.traces.errors import ArtifactError
+from steersman.traces.schema import Observation
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Lowest and highest value of every feature seen in training, in natural units."""
+
+    replica_lower: Float32
+    """(len(REPLICA_FEATURES),)"""
+    replica_upper: Float32
+    request_lower: Float32
+    """(len(REQUEST_FEATURES),)"""
+    request_upper: Float32
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that cannot be compared with today's features.
+
+        Raises:
+            ArtifactError: a wrong number of bounds, a NaN, or a lower bound above its upper bound.
+        """
+        for kind, lower, upper, names in (
+            ("replica", self.replica_lower, self.replica_upper, REPLICA_FEATURES),
+            ("request", self.request_lower, self.request_upper, REQUEST_FEATURES),
+        ):
+            expected = (len(names),)
+            if lower.shape != expected or upper.shape != expected:
+                raise ArtifactError(
+                    f"{kind} ranges have shapes {lower.shape} and {upper.shape}, expected {expected}; "
+                    "retrain with this version"
+                )
+            if not np.all(lower <= upper):
+                bad = names[int(np.flatnonzero(~(lower <= upper))[0])]
+                raise ArtifactError(
+                    f"{kind} range of '{bad}' is empty or not a number; retrain the model"
+                )
+
+    @classmethod
+    def of(cls, replicas: Float32, requests: Float32) -> Ranges:
+        """The ranges of training rows.
+
+        Args:
+            replicas: (..., len(REPLICA_FEATURES)), at least one row, of candidates only.
+            requests: (..., len(REQUEST_FEATURES)), at least one row.
+        """
+        rows = replicas.reshape(-1, replicas.shape[-1])
+        asked = requests.reshape(-1, requests.shape[-1])
+        return cls(rows.min(axis=0), rows.max(axis=0), asked.min(axis=0), asked.max(axis=0))
+
+    def share_outside(self, observation: Observation, tolerance: float) -> float:
+        """Share of the features of the request and of the allowed candidates that lie outside.
+
+        A feature is outside when it is further than `tolerance` of its range's width from that range;
+        a value that is not finite is always outside. Width 0 (a feature that never varied in
+        training) counts as its magnitude, so that another constant is noticed and rounding is not.
+        """
+        outside = int(
+            _outside(observation.request, self.request_lower, self.request_upper, tolerance).sum()
+        )
+        rows = observation.replicas[observation.mask]
+        outside += int(_outside(rows, self.replica_lower, self.replica_upper, tolerance).sum())
+        return outside / (observation.request.size + rows.size)
+
+
+def _outside(values: Float32, lower: Float32, upper: Float32, tolerance: float) -> NDArray[np.bool_]:
+    width = upper - lower
+    slack = tolerance * np.where(width > 0, width, np.abs(upper)) + 1e-6
+    # Written so that NaN, which compares False with everything, is outside.
+    return ~((values >= lower - slack) & (values <= upper + slack) & np.isfinite(values))
