@@ -1,0 +1,5 @@
+"""`python -m steersman`."""
+
+from steersman.cli import main
+
+main()
