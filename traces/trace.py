@@ -1,0 +1,344 @@
+"""A whole trace in memory, as columns: what the cluster model, training and evaluation read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.traces.errors import TraceError
+from steersman.traces.schema import Priority, QuestionType, Request
+from steersman.traces.statistics import summarise
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+QUESTION_TYPES = tuple(QuestionType)
+"""What `Trace.question_type` counts in."""
+_QUESTION_CODES = {kind: code for code, kind in enumerate(QUESTION_TYPES)}
+
+COLUMN_DTYPES: dict[str, type[np.generic]] = {
+    "arrival_s": np.float64,
+    "input_tokens": np.int64,
+    "output_tokens": np.int64,
+    "max_tokens": np.int64,
+    "priority": np.int8,
+    "stream": np.bool_,
+    "tools": np.int16,
+    "has_code": np.bool_,
+    "question_type": np.int8,
+    "turns": np.int32,
+    "model": np.int32,
+    "tenant": np.int32,
+    "lora": np.int32,
+    "session": np.int64,
+    "parent": np.int64,
+    "think_time_s": np.float64,
+    "hour_of_day": np.float64,
+}
+"""The per-request columns, in the order of the dataclass."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """n requests, sorted by arrival (ties keep their order). All columns have shape (n,).
+
+    Invariants, checked at construction: arrivals are finite and do not decrease; a parent stands in an
+    earlier row than its child; `block_offsets` frames `block_hashes`; request ids are unique.
+
+    Raises:
+        TraceError: an invariant does not hold.
+    """
+
+    name: str
+    arrival_s: NDArray[np.float64]
+    """Seconds from the trace's start."""
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    """-1: unknown."""
+    max_tokens: NDArray[np.int64]
+    """0: the client set no limit."""
+    priority: NDArray[np.int8]
+    stream: NDArray[np.bool_]
+    tools: NDArray[np.int16]
+    has_code: NDArray[np.bool_]
+    question_type: NDArray[np.int8]
+    """Position in `QuestionType`."""
+    turns: NDArray[np.int32]
+    model: NDArray[np.int32]
+    """Position in `models`."""
+    tenant: NDArray[np.int32]
+    """Position in `tenants`."""
+    lora: NDArray[np.int32]
+    """Position in `loras`; -1: none."""
+    session: NDArray[np.int64]
+    """Position in `sessions`; -1: none."""
+    parent: NDArray[np.int64]
+    """Row of the previous turn of the same session; -1: none, the request arrives by itself."""
+    think_time_s: NDArray[np.float64]
+    """From the parent's last token to this arrival."""
+    hour_of_day: NDArray[np.float64]
+    """NaN: unknown."""
+    block_offsets: NDArray[np.int64]
+    """(n + 1,): request i has the hashes `block_hashes[block_offsets[i]:block_offsets[i + 1]]`."""
+    block_hashes: NDArray[np.int64]
+    """(blocks,): chained hashes of full prefix blocks."""
+    block_tokens: int
+    """Tokens per prefix block; 0 where no request has hashes."""
+    request_ids: tuple[str, ...]
+    models: tuple[str, ...] = ("",)
+    tenants: tuple[str, ...] = ("",)
+    loras: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.request_ids)
+        for column, dtype in COLUMN_DTYPES.items():
+            values = getattr(self, column)
+            if values.shape != (n,) or values.dtype != dtype:
+                raise TraceError(
+                    f"trace '{self.name}': column '{column}' is {values.dtype}{values.shape}, "
+                    f"expected {np.dtype(dtype)}({n},)"
+                )
+        self._check_order(n)
+        offsets = self.block_offsets
+        framed = len(offsets) == n + 1 and offsets[0] == 0 and offsets[-1] == len(self.block_hashes)
+        if not framed or (np.diff(offsets) < 0).any():
+            raise TraceError(f"trace '{self.name}': block_offsets do not frame block_hashes")
+        if len(self.block_hashes) and self.block_tokens <= 0:
+            raise TraceError(f"trace '{self.name}': has block hashes but block_tokens is not positive")
+
+    def _check_order(self, n: int) -> None:
+        if not np.isfinite(self.arrival_s).all() or (np.diff(self.arrival_s) < 0).any():
+            raise TraceError(f"trace '{self.name}': arrivals must be finite and sorted")
+        bad = np.flatnonzero((self.parent >= np.arange(n)) | (self.parent < -1))
+        if len(bad):
+            raise TraceError(
+                f"trace '{self.name}': request '{self.request_ids[int(bad[0])]}' arrives before its "
+                "parent turn; correct the arrival times or drop the parent"
+            )
+        if len(set(self.request_ids)) != n:
+            seen: set[str] = set()
+            twice = next(i for i in self.request_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            raise TraceError(
+                f"trace '{self.name}': request id '{twice}' appears twice; ids must be unique"
+            )
+
+    def __len__(self) -> int:
+        return len(self.request_ids)
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last."""
+        return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
+
+    @property
+    def rate_rps(self) -> float:
+        """Mean arrival rate; 0 for fewer than two arrivals or no duration."""
+        return (len(self) - 1) / self.duration_s if self.duration_s > 0 else 0.0
+
+    def request(self, row: int) -> Request:
+        """One row as a `Request`."""
+        return next(self._requests(row, row + 1))
+
+    def requests(self) -> Iterator[Request]:
+        """All rows in order."""
+        step = 4096  # bounds the Python objects alive at once
+        for start in range(0, len(self), step):
+            yield from self._requests(start, min(start + step, len(self)))
+
+    def _requests(self, start: int, stop: int) -> Iterator[Request]:
+        columns = [getattr(self, column)[start:stop].tolist() for column in COLUMN_DTYPES]
+        offsets = self.block_offsets[start : stop + 1].tolist()
+        hashes = self.block_hashes[offsets[0] : offsets[-1]].tolist()
+        for i, values in enumerate(zip(*columns, strict=True)):
+            arrival, inputs, outputs, limit, priority, stream, tools, code, kind, turns, *rest = values
+            model, tenant, lora, session, parent, think, hour = rest
+            first, last = offsets[i] - offsets[0], offsets[i + 1] - offsets[0]
+            yield Request(
+                request_id=self.request_ids[start + i],
+                arrival_s=arrival,
+                input_tokens=inputs,
+                output_tokens=None if outputs < 0 else outputs,
+                max_tokens=limit or None,
+                model=self.models[model],
+                tenant=self.tenants[tenant],
+                priority=Priority(priority),
+                stream=stream,
+                tools=tools,
+                has_code=code,
+                question_type=QUESTION_TYPES[kind],
+                turns=turns,
+                lora_adapter=None if lora < 0 else self.loras[lora],
+                session_id=None if session < 0 else self.sessions[session],
+                parent_id=None if parent < 0 else self.request_ids[parent],
+                think_time_s=think,
+                block_hashes=tuple(hashes[first:last]),
+                block_tokens=self.block_tokens if last > first else 0,
+                hour_of_day=None if hour != hour else hour,  # noqa: PLR0124 (NaN)
+            )
+
+    @staticmethod
+    def from_requests(name: str, requests: Iterable[Request]) -> Trace:
+        """Collect requests into columns, sorted by arrival.
+
+        A parent that is not among the requests is forgotten: its child becomes a root.
+
+        Raises:
+            TraceError: duplicate ids, a child before its parent, or two prefix block sizes.
+        """
+        ordered = sorted(requests, key=lambda request: request.arrival_s)
+        row_of = {request.request_id: row for row, request in enumerate(ordered)}
+        words = Vocabulary(), Vocabulary(), Vocabulary(), Vocabulary()
+        records = [_record(request, row_of, *words) for request in ordered]
+        models, tenants, loras, sessions = words
+        columns = zip(*records, strict=True) if records else ((),) * len(COLUMN_DTYPES)
+        arrays: dict[str, Any] = {
+            column: np.array(values, dtype=dtype)
+            for (column, dtype), values in zip(COLUMN_DTYPES.items(), columns, strict=True)
+        }
+        return Trace(
+            name=name,
+            **arrays,
+            **_blocks(name, ordered),
+            request_ids=tuple(r.request_id for r in ordered),
+            models=models.words or ("",),
+            tenants=tenants.words or ("",),
+            loras=loras.words,
+            sessions=sessions.words,
+        )
+
+    def select(self, rows: Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> Trace:
+        """The given rows (indices or a mask), in trace order, each once.
+
+        A child whose parent is left out becomes a root. Vocabularies stay as they are.
+        """
+        index = np.asarray(rows)
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        index = np.unique(index.astype(np.int64))
+        position = np.full(len(self) + 1, -1, dtype=np.int64)  # the last entry stands for "no parent"
+        position[index] = np.arange(len(index))
+        columns = {column: getattr(self, column)[index] for column in COLUMN_DTYPES}
+        columns["parent"] = position[columns["parent"]]
+        offsets, hashes = gather_blocks(self.block_offsets, self.block_hashes, index)
+        return self.replace(
+            **columns,
+            block_offsets=offsets,
+            block_hashes=hashes,
+            request_ids=tuple(self.request_ids[row] for row in index.tolist()),
+        )
+
+    def between(self, start_s: float, end_s: float) -> Trace:
+        """Arrivals in [start_s, end_s), with `start_s` as the new zero."""
+        first, last = np.searchsorted(self.arrival_s, (start_s, end_s), side="left").tolist()
+        part = self.select(np.arange(first, last))
+        return part.replace(arrival_s=part.arrival_s - start_s)
+
+    def split(self, fractions: Sequence[float]) -> tuple[Trace, ...]:
+        """Consecutive parts by time, each starting at zero; `(0.6, 0.15, 0.25)` is EVALUATION's split.
+
+        Raises:
+            ValueError: fractions are not positive or sum to more than 1.
+        """
+        if min(fractions, default=0.0) <= 0.0 or sum(fractions) > 1.0 + 1e-9:
+            raise ValueError(f"fractions {tuple(fractions)} must be positive and sum to at most 1")
+        start = float(self.arrival_s[0]) if len(self) else 0.0
+        edges = start + np.concatenate(([0.0], np.cumsum(fractions))) * self.duration_s
+        if sum(fractions) > 1.0 - 1e-9:
+            edges[-1] = np.inf  # the last arrival belongs to the last part
+        return tuple(self.between(a, b) for a, b in pairwise(edges.tolist()))
+
+    def replace(self, **changes: Any) -> Trace:
+        """A copy with some fields changed; the invariants are checked again."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Trace(**(values | changes))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all columns and vocabularies, not of the name."""
+        digest = hashlib.sha256()
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+            digest.update(f"{field.name}:{len(data)}:".encode())
+            digest.update(data)
+        return digest.hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """What `steersman trace inspect` shows; see `statistics.summarise`."""
+        return summarise(self)
+
+
+class Vocabulary:
+    """Words numbered in order of first use."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, word: str) -> int:
+        """The word's number; a new word gets the next one."""
+        return self._codes.setdefault(word, len(self._codes))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words, by number."""
+        return tuple(self._codes)
+
+
+def gather_blocks(offsets: Int64, hashes: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """Offsets and hashes of `rows` (any order, repeats allowed), without a Python loop."""
+    counts = np.diff(offsets)[rows]
+    taken = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
+    within = np.arange(int(taken[-1])) - np.repeat(taken[:-1], counts)
+    return taken, hashes[np.repeat(offsets[:-1][rows], counts) + within]
+
+
+def _record(
+    r: Request,
+    row_of: Mapping[str, int],
+    models: Vocabulary,
+    tenants: Vocabulary,
+    loras: Vocabulary,
+    sessions: Vocabulary,
+) -> tuple[float, ...]:
+    """One request's values, in the order of COLUMN_DTYPES."""
+    return (
+        r.arrival_s,
+        r.input_tokens,
+        -1 if r.output_tokens is None else r.output_tokens,
+        r.max_tokens or 0,
+        r.priority,
+        r.stream,
+        r.tools,
+        r.has_code,
+        _QUESTION_CODES[r.question_type],
+        r.turns,
+        models.code(r.model),
+        tenants.code(r.tenant),
+        -1 if r.lora_adapter is None else loras.code(r.lora_adapter),
+        -1 if r.session_id is None else sessions.code(r.session_id),
+        -1 if r.parent_id is None else row_of.get(r.parent_id, -1),
+        r.think_time_s,
+        np.nan if r.hour_of_day is None else r.hour_of_day,
+    )
+
+
+def _blocks(name: str, requests: Sequence[Request]) -> dict[str, Any]:
+    """The fields that hold prefix blocks."""
+    sizes = {r.block_tokens for r in requests if r.block_hashes}
+    if len(sizes) > 1:
+        found = ", ".join(str(size) for size in sorted(sizes))
+        raise TraceError(
+            f"trace '{name}': has prefix blocks of {found} tokens; a trace has one block size"
+        )
+    counts = np.array([0, *(len(r.block_hashes) for r in requests)], dtype=np.int64)
+    return {
+        "block_offsets": np.cumsum(counts),
+        "block_hashes": np.array([h for r in requests for h in r.block_hashes], dtype=np.int64),
+        "block_tokens": sizes.pop() if sizes else 0,
+    }
