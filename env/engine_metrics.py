@@ -126,7 +126,7 @@ def parse_metrics(page: bytes) -> EngineMetrics:
     """Read a metrics page in the Prometheus or OpenMetrics text format; the engine is recognised.
 
     Tolerant of what it does not know: other metrics, comments, timestamps, exemplars, CRLF. A sample
-    that is NaN counts as not told. Only the few lines that matter are looked at, whatever the page's size.
+    that is NaN counts as not told. Only the few lines that matter are looked at, however long the page.
 
     Raises:
         BackendError: the page is too large, is no engine's page, or a number on it is not one.
