@@ -45,6 +45,8 @@ class Policy(Protocol):
 NO_CANDIDATE = -1
 """`Decision.choice` when the mask allows nobody."""
 
+_LOWEST = np.finfo(np.float32).min
+
 
 def argmax_decision(
     scores: NDArray[np.float32],
@@ -57,10 +59,11 @@ def argmax_decision(
     """The highest allowed score wins; ties are drawn evenly.
 
     Args:
-        scores: (n,), higher is better. Entries outside the mask are ignored.
+        scores: (n,), higher is better. Entries outside the mask are ignored; a NaN loses to every
+            number, so that one broken feature cannot stop the traffic.
         mask: (n,).
     """
-    allowed = np.where(mask, scores, -np.inf)
+    allowed = np.where(mask, np.fmax(scores, _LOWEST), -np.inf)
     best = allowed.max(initial=-np.inf)
     if best == -np.inf:
         return Decision(NO_CANDIDATE, policy, version, scores=scores)
