@@ -1,0 +1,133 @@
+"""SVG figures for reports: distributions, shares, curves, intervals.
+
+matplotlib's object interface only: no pyplot, so no global state, and no display is needed. Text stays
+text in the SVG, so that a reader can search and copy it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+
+# Okabe and Ito's palette: told apart by colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e3e7ec",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+QUANTILES_DRAWN = 400
+
+
+def distribution(
+    series: Mapping[str, Values], *, label: str, limit: float | None = None, log: bool = True
+) -> str:
+    """Empirical cumulative distributions, one line each; `limit` draws a vertical objective."""
+
+    def draw(axes: Axes) -> None:
+        share = np.linspace(0.0, 1.0, QUANTILES_DRAWN)
+        for (name, values), colour in zip(series.items(), _colours(), strict=False):
+            known = values[np.isfinite(values)]
+            if known.size:
+                axes.plot(np.quantile(known, share), share, label=name, color=colour, linewidth=1.8)
+        if limit is not None:
+            axes.axvline(limit, color="#888888", linestyle="--", linewidth=1.0, label="objective")
+        if log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.set_xlabel(label)
+        axes.set_ylabel("share of requests")
+        axes.set_ylim(0.0, 1.005)
+        axes.legend(loc="lower right")
+
+    return _svg(draw)
+
+
+def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float]], *, label: str) -> str:
+    """One group of bars per name in `groups`, one bar per series."""
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / max(len(series), 1)
+        places = np.arange(len(groups))
+        for i, ((name, heights), colour) in enumerate(zip(series.items(), _colours(), strict=False)):
+            offset = (i - (len(series) - 1) / 2) * width
+            axes.bar(places + offset, heights, width * 0.94, label=name, color=colour)
+        axes.set_xticks(places, groups)
+        axes.set_ylabel(label)
+        axes.grid(visible=False, axis="x")
+        # Room above the tallest bar, so that the legend covers nothing.
+        tallest = max((max(heights, default=0.0) for heights in series.values()), default=0.0)
+        axes.set_ylim(0.0, tallest * 1.25 or 1.0)
+        axes.legend(loc="upper right", ncols=max(len(series), 1))
+
+    return _svg(draw)
+
+
+def curves(
+    series: Mapping[str, tuple[Values, Values]], *, x_label: str, y_label: str, log_y: bool = False
+) -> str:
+    """Lines y over x, each series an (x, y) pair."""
+
+    def draw(axes: Axes) -> None:
+        for (name, (x, y)), colour in zip(series.items(), _colours(), strict=False):
+            marker = "o" if len(x) < 30 else None
+            axes.plot(x, y, label=name, color=colour, linewidth=1.6, marker=marker, markersize=3.5)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        if log_y:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        if len(series) > 1:
+            axes.legend()
+
+    return _svg(draw)
+
+
+def intervals(rows: Sequence[tuple[str, float, float, float]], *, label: str, reference: float) -> str:
+    """Points with their intervals: (name, value, low, high) per row, and a reference line."""
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(rows))[::-1]
+        for place, (_, value, low, high) in zip(places, rows, strict=True):
+            colour = COLOURS[2] if high < reference else COLOURS[1] if low > reference else COLOURS[6]
+            axes.plot([low, high], [place, place], color=colour, linewidth=2.2)
+            axes.plot([value], [place], "o", color=colour)
+        axes.axvline(reference, color="#888888", linestyle="--", linewidth=1.0)
+        axes.set_yticks(places, [name for name, *_ in rows])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_xlabel(label)
+
+    return _svg(draw, height=1.2 + 0.38 * len(rows))
+
+
+def _colours() -> Sequence[str]:
+    return COLOURS * 4
+
+
+def _svg(draw: Callable[[Axes], None], *, width: float = 5.6, height: float = 3.5) -> str:
+    with mpl.rc_context(STYLE):
+        canvas = Canvas(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(canvas)
+        draw(canvas.add_subplot())
+        buffer = io.StringIO()
+        canvas.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
