@@ -1,0 +1,1 @@
+"""Fitting predictors offline: output length and latency, exported to ONNX."""
