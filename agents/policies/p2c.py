@@ -1,0 +1,124 @@
+"""`p2c` and `p2c-context`: the better of two replicas drawn at random.
+
+Mitzenmacher, "The power of two choices in randomized load balancing" (2001): almost as good as
+looking at all, and a stale view does not send everybody to the same place.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from steersman.agents.policy import NO_CANDIDATE
+from steersman.predictors.features import REPLICA_INDEX
+from steersman.traces.schema import Decision, Observation
+from steersman.traces.settings import Settings
+
+Float32 = NDArray[np.float32]
+
+_QUEUE = REPLICA_INDEX["queue"]
+_BATCH_USE = REPLICA_INDEX["batch_use"]
+_MEAN_E2E = REPLICA_INDEX["mean_e2e_s"]
+_E2E = REPLICA_INDEX["e2e_s"]
+
+
+class P2COptions(Settings):
+    """Options of `p2c` and `p2c-context`."""
+
+    utilisation_weight: float = Field(
+        default=0.3, ge=0.0, description="Weight of the GPU utilisation (batch slots in use, 0 to 1)."
+    )
+
+
+class P2CContextOptions(P2COptions):
+    """Options of `p2c-context`."""
+
+    execution_weight: float = Field(
+        default=1.0,
+        ge=0.0,
+        description="Weight of this request's predicted end-to-end time, in seconds.",
+    )
+
+
+def p2c_cost(replicas: Float32, utilisation_weight: float) -> Float32:
+    """SPEC B1's score of every candidate, (..., n), lower is better::
+
+        queue_length * mean_latency + 0.3 * gpu_utilisation
+
+    The queue is what runs and waits, the latency the recent mean E2E in seconds (before the first
+    outcome, the estimate for this request), the utilisation the share of batch slots in use.
+
+    Args:
+        replicas: (..., n, len(REPLICA_FEATURES)).
+    """
+    mean = replicas[..., _MEAN_E2E]
+    latency = np.where(mean > 0, mean, replicas[..., _E2E])
+    busy = np.float32(utilisation_weight) * replicas[..., _BATCH_USE]
+    cost: Float32 = replicas[..., _QUEUE] * latency + busy
+    return cost
+
+
+def p2c_context_cost(replicas: Float32, utilisation_weight: float, execution_weight: float) -> Float32:
+    """`p2c_cost` plus this request's predicted execution time there, (..., n)."""
+    execution = np.float32(execution_weight) * replicas[..., _E2E]
+    cost: Float32 = p2c_cost(replicas, utilisation_weight) + execution
+    return cost
+
+
+class P2C:
+    """Draws two allowed replicas and takes the cheaper; a tie is drawn evenly.
+
+    With m candidates, the propensity of one that is cheaper than g others and equal to e others is
+    (g + e / 2) / (m (m - 1) / 2): the share of pairs it wins.
+    """
+
+    name: ClassVar[str] = "p2c"
+    version: ClassVar[str] = ""
+
+    def __init__(self, options: P2COptions, rng: np.random.Generator) -> None:
+        self._options = options
+        self._rng = rng
+
+    def cost(self, observation: Observation) -> Float32:
+        """Cost of every candidate, (..., n)."""
+        return p2c_cost(observation.replicas, self._options.utilisation_weight)
+
+    def decide(self, observation: Observation) -> Decision:
+        """One pair, one winner."""
+        scores = -self.cost(observation)
+        allowed = np.flatnonzero(observation.mask)
+        m = len(allowed)
+        if m < 2:
+            choice = int(allowed[0]) if m else NO_CANDIDATE
+            return Decision(choice, self.name, scores=scores)
+        # A NaN loses to every number.
+        cost = np.where(np.isnan(scores), np.inf, -scores)[allowed]
+        first = int(self._rng.integers(m))
+        second = (first + 1 + int(self._rng.integers(m - 1))) % m
+        if cost[first] != cost[second]:
+            winner = first if cost[first] < cost[second] else second
+        else:
+            winner = first if self._rng.random() < 0.5 else second
+        dearer = np.count_nonzero(cost > cost[winner])
+        equal = np.count_nonzero(cost == cost[winner]) - 1
+        propensity = (dearer + 0.5 * equal) / (0.5 * m * (m - 1))
+        return Decision(int(allowed[winner]), self.name, propensity=propensity, scores=scores)
+
+
+class P2CContext(P2C):
+    """P2C that also weighs what this very request would take on each of the two."""
+
+    name: ClassVar[str] = "p2c-context"
+
+    def __init__(self, options: P2CContextOptions, rng: np.random.Generator) -> None:
+        super().__init__(options, rng)
+        self._execution_weight = options.execution_weight
+
+    def cost(self, observation: Observation) -> Float32:
+        """Cost of every candidate, (..., n)."""
+        return p2c_context_cost(
+            observation.replicas, self._options.utilisation_weight, self._execution_weight
+        )
