@@ -1,0 +1,1 @@
+"""Rehearsing without GPUs: emulated backends, the router and a replayed trace, compared and reported."""
