@@ -1,0 +1,164 @@
+"""Scenarios: cluster, trace, load and staleness from one YAML file of `configs/clusters/`."""
+
+from __future__ import annotations
+
+import difflib
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from steersman.env.profiles import load_profile, with_limits
+from steersman.traces.arrivals import block_bootstrap
+from steersman.traces.errors import ConfigError
+from steersman.traces.readers import load_trace
+from steersman.traces.schema import Priority, ReplicaSpec, Scenario, Staleness
+from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
+from steersman.traces.trace import Trace
+
+Split = Literal["train", "tune", "evaluation", "all"]
+SPLIT_FRACTIONS = (0.6, 0.15, 0.25)
+"""Training, tuning and evaluation shares of a trace, by time (EVALUATION, "Cells")."""
+
+
+class ReplicaGroup(Settings):
+    """Identical replicas."""
+
+    profile: str = Field(description="Name of a file in configs/hardware, or the path of one.")
+    count: int = Field(default=1, ge=1, le=4096, description="How many of them.")
+    slowdown: float = Field(default=1.0, gt=0, description="Factor on iteration times; 1 is healthy.")
+    max_num_seqs: int | None = Field(default=None, ge=1, description="Overrides the profile's.")
+    max_batched_tokens: int | None = Field(default=None, ge=1, description="Overrides the profile's.")
+
+
+class StalenessSettings(Settings):
+    """How old the router's view of the engines' metrics is."""
+
+    scrape_interval_s: float = Field(default=0.2, gt=0, description="Between scrapes of a replica.")
+    jitter: float = Field(default=0.1, ge=0, lt=1, description="Intervals vary by this share.")
+    loss: float = Field(default=0.0, ge=0, le=1, description="Share of scrapes that fail.")
+
+
+class ScenarioSettings(Settings):
+    """One file of `configs/clusters/`."""
+
+    name: str = Field(min_length=1, description="Name in reports.")
+    replicas: list[ReplicaGroup] = Field(min_length=1, description="The pool, all of one model.")
+    trace: str = Field(description="Name of a bundled trace, or the path of one.")
+    load: float = Field(default=0.8, gt=0, description="Arrival rate over saturation_rps.")
+    staleness: StalenessSettings = Field(
+        default_factory=StalenessSettings, description="How old the router's view is."
+    )
+    prefix_cache: bool = Field(default=True, description="Whether engines cache prompt prefixes.")
+    saturation_rps: float | None = Field(
+        default=None, gt=0, description="Requests per second at saturation; none: measured when needed."
+    )
+
+
+def load_scenario(path_or_name: str | Path) -> Scenario:
+    """A scenario of `configs/clusters/` by name, or from the path of a YAML file.
+
+    Raises:
+        ConfigError: unknown name, or a key of the file is wrong.
+    """
+    path = _resolve(str(path_or_name))
+    settings = load_settings(path, ScenarioSettings)
+    replicas = tuple(_specs(settings))
+    models = sorted({spec.profile.model.name for spec in replicas})
+    if len(models) > 1:
+        raise ConfigError(
+            f"{path}: 'replicas' mix the models {', '.join(models)}; a pool serves one model"
+        )
+    return Scenario(
+        name=settings.name,
+        replicas=replicas,
+        trace=settings.trace,
+        load=settings.load,
+        staleness=Staleness(**settings.staleness.model_dump()),
+        prefix_cache=settings.prefix_cache,
+        saturation_rps=settings.saturation_rps,
+    )
+
+
+def scenario_names() -> tuple[str, ...]:
+    """Names of the scenarios that ship with Steersman."""
+    return tuple(sorted(path.stem for path in (CONFIG_ROOT / "clusters").glob("*.yaml")))
+
+
+def load_source(scenario: Scenario, split: Split = "all") -> Trace:
+    """The scenario's trace, or the part of it (by time) that a purpose may use, with classes."""
+    trace = load_trace(scenario.trace)
+    if split != "all":
+        part = ("train", "tune", "evaluation").index(split)
+        trace = trace.split(SPLIT_FRACTIONS)[part]
+    return with_classes(trace)
+
+
+def make_trace(
+    scenario: Scenario,
+    seed: int,
+    *,
+    duration_s: float = 720.0,
+    load: float | None = None,
+    split: Split = "all",
+    source: Trace | None = None,
+) -> Trace:
+    """Arrivals for one run: blocks of the scenario's trace, resampled to the wanted load.
+
+    Args:
+        seed: of the block bootstrap.
+        duration_s: length of the arrivals.
+        load: overrides the scenario's.
+        split: which part of the trace to draw from.
+        source: `load_source(scenario, split)`, where many traces are drawn from it.
+
+    Raises:
+        ConfigError: the scenario has no `saturation_rps`.
+    """
+    if scenario.saturation_rps is None:
+        raise ConfigError(
+            f"scenario '{scenario.name}': 'saturation_rps' is not set; "
+            "add what measure_saturation(scenario) returns"
+        )
+    if source is None:
+        source = load_source(scenario, split)
+    rate_rps = (scenario.load if load is None else load) * scenario.saturation_rps
+    return block_bootstrap(source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
+
+
+def with_classes(trace: Trace) -> Trace:
+    """Where a trace has no classes, a quarter of its requests are P2, by a hash of the request id."""
+    if len(trace) == 0 or np.any(trace.priority != Priority.INTERACTIVE):
+        return trace
+    is_batch = np.array([zlib.crc32(request_id.encode()) % 4 == 0 for request_id in trace.request_ids])
+    return replace(
+        trace, priority=np.where(is_batch, Priority.BATCH, Priority.INTERACTIVE).astype(np.int8)
+    )
+
+
+def _specs(settings: ScenarioSettings) -> list[ReplicaSpec]:
+    specs: list[ReplicaSpec] = []
+    for group in settings.replicas:
+        profile = with_limits(
+            load_profile(group.profile),
+            max_num_seqs=group.max_num_seqs,
+            max_batched_tokens=group.max_batched_tokens,
+        )
+        for _ in range(group.count):
+            specs.append(ReplicaSpec(f"{profile.gpu}-{len(specs)}", profile, group.slowdown))
+    return specs
+
+
+def _resolve(path_or_name: str) -> Path:
+    if path_or_name.endswith((".yaml", ".yml")):
+        return Path(path_or_name)
+    path = CONFIG_ROOT / "clusters" / f"{path_or_name}.yaml"
+    if path.is_file():
+        return path
+    known = scenario_names()
+    close = difflib.get_close_matches(path_or_name, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"
+    raise ConfigError(f"unknown scenario '{path_or_name}'; {hint}, or give the path of a YAML file")
