@@ -1,0 +1,228 @@
+"""`Guard`: a policy around a learned policy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.agents.guard.latch import Latch, LatchState
+from steersman.agents.guard.settings import FallbackReason, GuardSettings
+from steersman.agents.guard.share import ShareWindow, fair_share
+from steersman.agents.policies import make_policy
+from steersman.agents.policy import NO_CANDIDATE, Policy
+from steersman.agents.ranges import Ranges
+from steersman.predictors.features import REPLICA_INDEX
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import Decision, Observation
+
+Clock = Callable[[], float]
+"""Seconds; monotonic in the router, simulated in an evaluation."""
+
+_AGE = REPLICA_INDEX["age_s"]
+_TTFT = REPLICA_INDEX["ttft_s"]
+_QUEUE = REPLICA_INDEX["queue"]
+
+
+class Guard:
+    """Serves a learned policy, or a fallback wherever the learned policy is in doubt.
+
+    The learned policy may have, beside the contract: `ranges` (`Ranges` or None), the features it
+    was trained on; and `heads`, the (heads, n) scores of its ensemble at the last decision, or None.
+
+    The propensity of a decision is that of the policy which made it, given that it was asked.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None,
+        fallbacks: Sequence[Policy],
+        settings: GuardSettings | None = None,
+        *,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        if not fallbacks:
+            raise ConfigError("guard: 'fallbacks' is empty; name at least one policy, for example p2c")
+        self.settings = settings or GuardSettings()
+        self._fallbacks = tuple(fallbacks)
+        self._clock = clock
+        self._window = ShareWindow(self.settings.share_window)
+        self.decisions = 0
+        self.fallbacks: dict[FallbackReason, int] = dict.fromkeys(FallbackReason, 0)
+        """Decisions that the learned policy did not make, by reason."""
+        self.last_error = ""
+        """The last exception of the learned policy, for logs."""
+        self.replace(policy)
+
+    @classmethod
+    def make(
+        cls,
+        policy: Policy | None,
+        settings: GuardSettings | None = None,
+        *,
+        seed: int | np.random.Generator,
+        clock: Clock = time.monotonic,
+    ) -> Guard:
+        """A guard with the fallbacks that its settings name.
+
+        Raises:
+            ConfigError: an unknown fallback.
+        """
+        settings = settings or GuardSettings()
+        rng = np.random.default_rng(seed)
+        fallbacks = [make_policy(name, seed=rng) for name in settings.fallbacks]
+        return cls(policy, fallbacks, settings, clock=clock)
+
+    @property
+    def name(self) -> str:
+        """The learned policy's name; the first fallback's without one."""
+        return self._policy.name if self._policy is not None else self._fallbacks[0].name
+
+    @property
+    def version(self) -> str:
+        """The learned policy's version; empty without one."""
+        return self._policy.version if self._policy is not None else ""
+
+    @property
+    def latched(self) -> bool:
+        """Whether the fallback serves alone."""
+        return self._latch.state is not LatchState.OPEN
+
+    @property
+    def closings(self) -> int:
+        """How often the latch has closed on the present policy."""
+        return self._latch.closings
+
+    def replace(self, policy: Policy | None) -> None:
+        """Serve another learned policy from the next decision on; it starts unlatched."""
+        s = self.settings
+        self._policy = policy
+        self._ranges: Ranges | None = getattr(policy, "ranges", None)
+        self._latch = Latch(
+            trips=s.latch_trips, window=s.latch_window, hold_s=s.latch_hold_s, clean=s.latch_clean
+        )
+
+    def decide(self, observation: Observation) -> Decision:
+        """The learned policy's decision, or a fallback's with the reason."""
+        mask = observation.mask
+        if not mask.any():
+            return Decision(NO_CANDIDATE, self.name, self.version)
+        self.decisions += 1
+        stale = self._stale(observation)
+        decision, reason = self._attempt(observation, stale)
+        if reason is not None:
+            self.fallbacks[reason] += 1
+            decision = self._fall_back(observation, reason, stale)
+        assert decision is not None
+        self._window.record(decision.choice, len(mask))
+        return decision
+
+    def _attempt(
+        self, observation: Observation, stale: bool
+    ) -> tuple[Decision | None, FallbackReason | None]:
+        """The learned policy's decision if it may serve, else the reason why not."""
+        if self._policy is None:
+            return None, FallbackReason.NO_MODEL
+        now_s = self._clock()
+        if self._latch.refresh(now_s) is LatchState.HOLDING:
+            return None, FallbackReason.LATCHED
+        probing = self.latched
+        decision, reason = self._consult(self._policy, observation, stale, now_s)
+        self._latch.record(now_s, tripped=reason is not None)
+        if reason is None and probing:
+            return None, FallbackReason.LATCHED
+        return decision, reason
+
+    def _consult(
+        self, policy: Policy, observation: Observation, stale: bool, now_s: float
+    ) -> tuple[Decision | None, FallbackReason | None]:
+        s = self.settings
+        if stale:
+            return None, FallbackReason.STALE
+        if (
+            self._ranges is not None
+            and self._ranges.share_outside(observation, s.range_tolerance) > s.max_outside_share
+        ):
+            return None, FallbackReason.OUT_OF_RANGE
+        try:
+            decision = policy.decide(observation)
+        except Exception as error:  # whatever a model can throw must not stop the traffic
+            self.last_error = repr(error)
+            return None, FallbackReason.ERROR
+        if (self._clock() - now_s) * 1e3 > s.deadline_ms:
+            return None, FallbackReason.DEADLINE
+        return decision, self._doubt(policy, decision, observation)
+
+    def _doubt(
+        self, policy: Policy, decision: Decision, observation: Observation
+    ) -> FallbackReason | None:
+        """What is wrong with an answer."""
+        mask, choice = observation.mask, decision.choice
+        if not (0 <= choice < len(mask) and mask[choice]):
+            return FallbackReason.INVALID_CHOICE
+        heads: NDArray[np.float32] | None = getattr(policy, "heads", None)
+        for scores in (decision.scores, heads):
+            if scores is not None and not np.isfinite(scores[..., mask]).all():
+                return FallbackReason.NON_FINITE
+        if heads is not None and disagreement(heads[..., mask]) > self.settings.max_disagreement:
+            return FallbackReason.DISAGREEMENT
+        if self._slow(observation, choice):
+            return FallbackReason.SLOW_CHOICE
+        return FallbackReason.CROWDED if self._crowded(observation, choice) else None
+
+    def _stale(self, observation: Observation) -> bool:
+        ages = observation.replicas[observation.mask, _AGE]
+        # Written so that a NaN age is stale.
+        stale = np.count_nonzero(~(ages <= self.settings.max_age_s))
+        return bool(stale > self.settings.max_stale_share * len(ages))
+
+    def _slow(self, observation: Observation, choice: int) -> bool:
+        ttft_s = observation.replicas[:, _TTFT]
+        best_s = float(ttft_s[observation.mask].min())
+        return float(ttft_s[choice]) > self.settings.slow_factor * best_s + self.settings.slow_slack_s
+
+    def _crowded(self, observation: Observation, choice: int) -> bool:
+        if self._window.filled < self.settings.share_window:
+            return False
+        fair = float(fair_share(observation)[choice])
+        limit = 1.0 - (1.0 - fair) ** self.settings.share_factor
+        if not self._window.share(choice) > limit:
+            return False
+        queue = observation.replicas[:, _QUEUE]
+        return bool(queue[choice] > queue[observation.mask].mean())
+
+    def _fall_back(self, observation: Observation, reason: FallbackReason, stale: bool) -> Decision:
+        *earlier, last = self._fallbacks
+        for policy in earlier:
+            decision = policy.decide(observation)
+            scores = decision.scores
+            finite = scores is None or bool(np.isfinite(scores[observation.mask]).all())
+            if finite and not stale and decision.choice != NO_CANDIDATE:
+                return _because(decision, reason)
+        return _because(last.decide(observation), reason)
+
+
+def disagreement(heads: NDArray[np.float32]) -> float:
+    """How much an ensemble's heads disagree about whom to choose, 0 to 1.
+
+    The mean total-variation distance between each head's softmax and their average.
+
+    Args:
+        heads: (heads, candidates), finite.
+    """
+    shifted = np.exp(heads - heads.max(axis=-1, keepdims=True))
+    chances = shifted / shifted.sum(axis=-1, keepdims=True)
+    return float(0.5 * np.abs(chances - chances.mean(axis=0)).sum(axis=-1).mean())
+
+
+def _because(decision: Decision, reason: FallbackReason) -> Decision:
+    return Decision(
+        decision.choice,
+        decision.policy,
+        decision.version,
+        decision.propensity,
+        reason.value,
+        decision.scores,
+    )
