@@ -1,0 +1,68 @@
+"""Requests in order of arrival, and those who follow others linked to them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from steersman.traces.errors import TraceError
+from steersman.traces.schema import Request
+
+Placed = tuple[int, Request]
+"""The place in the file (line or row) and what was read there."""
+
+V = TypeVar("V")
+
+
+def reordered(items: Iterable[tuple[float, Placed]]) -> Iterator[Placed]:
+    """Sort a nearly sorted stream in bounded memory.
+
+    Args:
+        items: (watermark, placed request). The watermark promises that nothing read from here on,
+            this request included, arrives earlier.
+    """
+    heap: list[tuple[float, int, Placed]] = []
+    for count, (watermark, placed) in enumerate(items):
+        while heap and heap[0][0] < watermark:
+            yield heapq.heappop(heap)[2]
+        heapq.heappush(heap, (placed[1].arrival_s, count, placed))
+    while heap:
+        yield heapq.heappop(heap)[2]
+
+
+def checked_order(items: Iterable[Placed], path: str) -> Iterator[Request]:
+    """Pass requests on; the first that arrives before its predecessor is an error.
+
+    Raises:
+        TraceError: names the row.
+    """
+    last_s = float("-inf")
+    for place, request in items:
+        if request.arrival_s < last_s:
+            raise TraceError(
+                f"arrives at {request.arrival_s:.6g} s, before the request above it ({last_s:.6g} s); "
+                "sort the file by time, or read it with --sort",
+                path=path,
+                row=place,
+            )
+        last_s = request.arrival_s
+        yield request
+
+
+class Recent(Generic[V]):
+    """A dictionary that forgets its oldest entries: memory stays bounded on endless files."""
+
+    def __init__(self, capacity: int = 1_000_000) -> None:
+        self._entries: OrderedDict[int, V] = OrderedDict()
+        self._capacity = capacity
+
+    def __setitem__(self, key: int, value: V) -> None:
+        self._entries[key] = value
+        if len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)
+
+    def get(self, key: int) -> V | None:
+        """The entry, if it is still remembered."""
+        return self._entries.get(key)
