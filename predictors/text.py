@@ -1,0 +1,263 @@
+"""What an OpenAI-style body tells about a request, read in one pass (SPEC A1).
+
+The body is anybody's JSON: nothing here raises, whatever it holds; what is not understood counts as
+text or as nothing. The work is bounded: sizes are taken of everything (a memory scan), but prefix
+blocks are hashed for the first `MOST_BLOCKS` only, and cues are sought in the head and tail of the last
+user message.
+
+A prefix block is `BLOCK_BYTES` of the UTF-8 prompt, about `BLOCK_TOKENS` tokens, as llm-d's router
+takes them. Its hash covers the model and everything before it, so equal hashes mean equal prefixes; it
+is stable across processes and machines, so that routers can share what they know.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from steersman.predictors.cues import looks_like_code, question_type
+from steersman.traces.schema import Priority, QuestionType, Request
+
+BLOCK_BYTES = 64
+BLOCK_TOKENS = 16
+MOST_BLOCKS = 4096
+"""Prefixes are compared over their first 256 KiB, about 65 000 tokens."""
+MOST_TEXTS_SEARCHED = 16
+"""Source code is looked for in the last few messages; a fenced block anywhere."""
+MOST_TOOLS = 2**15 - 1
+MOST_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TextFeatures:
+    """What the body tells. `pieces` is the text itself: it goes no further than the token counter."""
+
+    chat: bool = False
+    """Messages, rather than a bare prompt."""
+    size_bytes: int = 0
+    """Of the text, tool definitions included, in UTF-8."""
+    token_ids: int = 0
+    """Prompt tokens given as ids instead of text."""
+    images: int = 0
+    """Images and other attachments that are not text."""
+    turns: int = 1
+    tools: int = 0
+    has_code: bool = False
+    question_type: QuestionType = QuestionType.UNKNOWN
+    model: str = ""
+    max_tokens: int | None = None
+    stream: bool = False
+    block_hashes: tuple[int, ...] = ()
+    pieces: tuple[str, ...] = field(default=(), repr=False)
+
+    def request(
+        self,
+        *,
+        request_id: str,
+        arrival_s: float,
+        input_tokens: int,
+        model: str | None = None,
+        tenant: str = "",
+        priority: Priority = Priority.INTERACTIVE,
+        lora_adapter: str | None = None,
+        session_id: str | None = None,
+        hour_of_day: float | None = None,
+    ) -> Request:
+        """The request these features describe; the arguments are what the body does not tell."""
+        return Request(
+            request_id=request_id,
+            arrival_s=arrival_s,
+            input_tokens=input_tokens,
+            max_tokens=self.max_tokens,
+            model=self.model if model is None else model,
+            tenant=tenant,
+            priority=priority,
+            stream=self.stream,
+            tools=self.tools,
+            has_code=self.has_code,
+            question_type=self.question_type,
+            turns=self.turns,
+            lora_adapter=lora_adapter,
+            session_id=session_id,
+            block_hashes=self.block_hashes,
+            block_tokens=BLOCK_TOKENS if self.block_hashes else 0,
+            hour_of_day=hour_of_day,
+        )
+
+
+def text_features(body: Any) -> TextFeatures:
+    """Read a body of `/v1/chat/completions`, `/v1/completions` or `/v1/responses`, already parsed.
+
+    Never raises. Anything but a mapping has no features.
+    """
+    if not isinstance(body, Mapping):
+        return TextFeatures()
+    model = body.get("model")
+    model = model if isinstance(model, str) else ""
+    prompt = _Prompt()
+    prompt.read(body)
+    return TextFeatures(
+        chat=prompt.chat,
+        size_bytes=sum(map(_size, prompt.texts)),
+        token_ids=len(prompt.ids),
+        images=prompt.images,
+        turns=max(prompt.turns, 1),
+        tools=min(len(prompt.tools), MOST_TOOLS),
+        has_code=prompt.has_code(),
+        question_type=question_type(prompt.last_user),
+        model=model,
+        max_tokens=_limit(body),
+        stream=body.get("stream") is True,
+        block_hashes=block_hashes(model, prompt.encoded()),
+        pieces=tuple(prompt.texts),
+    )
+
+
+def block_hashes(model: str, prompt: Iterator[bytes]) -> tuple[int, ...]:
+    """Chained 63-bit hashes of the full blocks of a prompt, given in parts of any size."""
+    parent = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    hashes: list[int] = []
+    rest = b""
+    for part in prompt:
+        data = rest + part[: (MOST_BLOCKS - len(hashes)) * BLOCK_BYTES]
+        full = min(len(data) // BLOCK_BYTES, MOST_BLOCKS - len(hashes)) * BLOCK_BYTES
+        for start in range(0, full, BLOCK_BYTES):
+            parent = blake2b(parent + data[start : start + BLOCK_BYTES], digest_size=8).digest()
+            hashes.append(int.from_bytes(parent, "big") >> 1)
+        if len(hashes) >= MOST_BLOCKS:
+            break
+        rest = data[full:]
+    return tuple(hashes)
+
+
+class _Prompt:
+    """The parts of a prompt in the order a chat template lays them out."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.marks: list[str] = []
+        """What precedes each text in the hashed prompt: a message's role, or nothing."""
+        self.ids: array[int] = array("q")
+        self.tools: list[Any] = []
+        self.images = 0
+        self.turns = 0
+        self.chat = False
+        self.last_user = ""
+
+    def add(self, text: str, mark: str = "") -> None:
+        self.texts.append(text)
+        self.marks.append(mark)
+
+    def has_code(self) -> bool:
+        first = 1 if self.tools else 0
+        texts = self.texts[first:]
+        return any("```" in text for text in texts) or any(
+            map(looks_like_code, texts[-MOST_TEXTS_SEARCHED:])
+        )
+
+    def read(self, body: Mapping[Any, Any]) -> None:
+        self.tools = _tools(body)
+        if self.tools:  # chat templates put them before the messages
+            self.add(_dump(self.tools))
+        instructions = body.get("instructions")
+        if isinstance(instructions, str):
+            self.add(instructions)
+        messages = body.get("messages", body.get("input", body.get("prompt")))
+        self.chat = "messages" in body or isinstance(body.get("input"), list)
+        if isinstance(messages, str):
+            self.add(messages)
+            self.last_user = messages
+            self.turns = 1
+        elif isinstance(messages, list):
+            self._read_list(messages)
+
+    def _read_list(self, items: list[Any]) -> None:
+        if items and all(type(item) is int for item in items):
+            self._read_ids(items)
+            return
+        for item in items:
+            if isinstance(item, Mapping):
+                self._read_message(item)
+            elif isinstance(item, str):
+                self.add(item)
+                self.last_user = item
+            elif isinstance(item, list) and all(type(part) is int for part in item):
+                self._read_ids(item)
+        self.turns = max(self.turns, 1)
+
+    def _read_ids(self, ids: list[int]) -> None:
+        self.ids.extend(number & 0x7FFF_FFFF for number in ids)
+
+    def _read_message(self, message: Mapping[Any, Any]) -> None:
+        self.turns += 1
+        role = message.get("role")
+        mark = f"\x1e{role if isinstance(role, str) else ''}\x1f"
+        texts, images = _content(message.get("content"))
+        for call in ("tool_calls", "function_call"):
+            if message.get(call):
+                texts.append(_dump(message[call]))
+        self.images += images
+        for text in texts:
+            self.add(text, mark)
+            mark = ""
+        if role == "user" and texts:
+            self.last_user = texts[-1]
+
+    def encoded(self) -> Iterator[bytes]:
+        """The prompt as it is hashed: roles and texts in UTF-8, then token ids."""
+        for mark, text in zip(self.marks, self.texts, strict=True):
+            if mark:
+                yield mark.encode("utf-8", "surrogatepass")
+            yield text[: MOST_BLOCKS * BLOCK_BYTES].encode("utf-8", "surrogatepass")
+        if self.ids:
+            # Four bytes an id: sixteen ids fill a block, as sixteen tokens of text do.
+            yield array("I", self.ids[: MOST_BLOCKS * BLOCK_TOKENS]).tobytes()
+
+
+def _content(content: Any) -> tuple[list[str], int]:
+    """Texts and number of attachments of a message's content."""
+    if isinstance(content, str):
+        return [content], 0
+    if not isinstance(content, list):
+        return ([] if content is None else [_dump(content)]), 0
+    texts, images = [], 0
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping):
+            text = part.get("text", part.get("refusal"))
+            if isinstance(text, str):
+                texts.append(text)
+            else:
+                images += 1
+    return texts, images
+
+
+def _tools(body: Mapping[Any, Any]) -> list[Any]:
+    tools = body.get("tools", body.get("functions"))
+    return tools if isinstance(tools, list) else []
+
+
+def _limit(body: Mapping[Any, Any]) -> int | None:
+    for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+        value = body.get(key)
+        if type(value) is int and value > 0:
+            return min(value, MOST_LIMIT)
+    return None
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _dump(value: Any) -> str:
+    """Compact JSON, as a template would show it; nothing where it cannot be written."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    except (TypeError, ValueError, RecursionError):
+        return ""
