@@ -10,7 +10,7 @@ import re
 
 from steersman.traces.schema import QuestionType
 
-WINDOW = 2_000
+WINDOW = 256
 """Characters looked at, at each end of a text."""
 
 _CODE = re.compile(

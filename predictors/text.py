@@ -27,7 +27,7 @@ BLOCK_BYTES = 64
 BLOCK_TOKENS = 16
 MOST_BLOCKS = 4096
 """Prefixes are compared over their first 256 KiB, about 65 000 tokens."""
-MOST_TEXTS_SEARCHED = 16
+MOST_TEXTS_SEARCHED = 4
 """Source code is looked for in the last few messages; a fenced block anywhere."""
 MOST_TOOLS = 2**15 - 1
 MOST_LIMIT = 2**31 - 1
