@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Decision, Observation
 
+Float32 = NDArray[np.float32]
 Clock = Callable[[], float]
 """Seconds; monotonic in the router, simulated in an evaluation."""
 
@@ -26,11 +28,27 @@ _TTFT = REPLICA_INDEX["ttft_s"]
 _QUEUE = REPLICA_INDEX["queue"]
 
 
+@runtime_checkable
+class Ensemble(Policy, Protocol):
+    """A policy of several heads, whose disagreement tells when it is guessing.
+
+    `decide(observation)` is `choose(head_scores(observation), observation.mask)`.
+    """
+
+    def head_scores(self, observation: Observation) -> Float32:
+        """Scores of every head, (heads, n); what is masked is finite, and of no meaning."""
+        ...
+
+    def choose(self, heads: Float32, mask: NDArray[np.bool_]) -> Decision:
+        """The decision that follows; at least one candidate must be allowed."""
+        ...
+
+
 class Guard:
     """Serves a learned policy, or a fallback wherever the learned policy is in doubt.
 
-    The learned policy may have, beside the contract: `ranges` (`Ranges` or None), the features it
-    was trained on; and `heads`, the (heads, n) scores of its ensemble at the last decision, or None.
+    The learned policy may have, beside the contract, `ranges` (`Ranges` or None), the features it
+    was trained on; and it may be an `Ensemble`.
 
     The propensity of a decision is that of the policy which made it, given that it was asked.
     """
@@ -99,6 +117,8 @@ class Guard:
         """Serve another learned policy from the next decision on; it starts unlatched."""
         s = self.settings
         self._policy = policy
+        # Asked once: isinstance of a protocol is slow.
+        self._ensemble = policy if isinstance(policy, Ensemble) else None
         self._ranges: Ranges | None = getattr(policy, "ranges", None)
         self._latch = Latch(
             trips=s.latch_trips, window=s.latch_window, hold_s=s.latch_hold_s, clean=s.latch_clean
@@ -146,23 +166,27 @@ class Guard:
             and self._ranges.share_outside(observation, s.range_tolerance) > s.max_outside_share
         ):
             return None, FallbackReason.OUT_OF_RANGE
+        heads = None
         try:
-            decision = policy.decide(observation)
+            if self._ensemble is not None:
+                heads = self._ensemble.head_scores(observation)
+                decision = self._ensemble.choose(heads, observation.mask)
+            else:
+                decision = policy.decide(observation)
         except Exception as error:  # whatever a model can throw must not stop the traffic
             self.last_error = repr(error)
             return None, FallbackReason.ERROR
         if (self._clock() - now_s) * 1e3 > s.deadline_ms:
             return None, FallbackReason.DEADLINE
-        return decision, self._doubt(policy, decision, observation)
+        return decision, self._doubt(decision, heads, observation)
 
     def _doubt(
-        self, policy: Policy, decision: Decision, observation: Observation
+        self, decision: Decision, heads: Float32 | None, observation: Observation
     ) -> FallbackReason | None:
         """What is wrong with an answer."""
         mask, choice = observation.mask, decision.choice
         if not (0 <= choice < len(mask) and mask[choice]):
             return FallbackReason.INVALID_CHOICE
-        heads: NDArray[np.float32] | None = getattr(policy, "heads", None)
         for scores in (decision.scores, heads):
             if scores is not None and not np.isfinite(scores[..., mask]).all():
                 return FallbackReason.NON_FINITE

@@ -44,12 +44,25 @@ class Learned:
     def __init__(self, answer: Callable[[Observation], Decision] | None = None) -> None:
         self.answer = answer or best
         self.ranges: Ranges | None = None
-        self.heads: NDArray[np.float32] | None = None
         self.asked = 0
 
     def decide(self, observation: Observation) -> Decision:
         self.asked += 1
         return self.answer(observation)
+
+
+class Ensemble(Learned):
+    """A stand-in with heads."""
+
+    def __init__(self, heads: list[list[float]]) -> None:
+        super().__init__()
+        self.heads: NDArray[np.float32] = np.array(heads, dtype=np.float32)
+
+    def head_scores(self, observation: Observation) -> NDArray[np.float32]:
+        return self.heads
+
+    def choose(self, heads: NDArray[np.float32], mask: NDArray[np.bool_]) -> Decision:
+        return Decision(int(np.argmax(heads.mean(axis=0))), "learned", "7", scores=heads.mean(axis=0))
 
 
 def best(observation: Observation) -> Decision:
@@ -164,13 +177,12 @@ def test_a_score_that_is_not_finite(bad: float) -> None:
 
 
 def test_heads_that_disagree() -> None:
-    learned = Learned(choose(1))
-    learned.heads = np.array([[9, 0, 0, 0], [0, 9, 0, 0], [0, 0, 9, 0]], dtype=np.float32)
-    trips_with(guarded(learned), calm(), FallbackReason.DISAGREEMENT)
-    learned.heads = np.array([[0, 9, 0, 0], [0, 8, 1, 0], [0, 7, 0, 0]], dtype=np.float32)
-    assert guarded(learned).decide(calm()).choice == 1
-    learned.heads[0, 0] = np.nan
-    trips_with(guarded(learned), calm(), FallbackReason.NON_FINITE)
+    opposed = Ensemble([[9, 0, 0, 0], [0, 9, 0, 0], [0, 0, 9, 0]])
+    trips_with(guarded(opposed), calm(), FallbackReason.DISAGREEMENT)
+    agreed = Ensemble([[0, 9, 0, 0], [0, 8, 1, 0], [0, 7, 0, 0]])
+    assert guarded(agreed).decide(calm()).choice == 1
+    agreed.heads[0, 0] = np.nan
+    trips_with(guarded(agreed), calm(), FallbackReason.NON_FINITE)
 
 
 def test_a_choice_far_slower_than_the_best() -> None:
