@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ class Ranges:
     request_lower: Float32
     """(len(REQUEST_FEATURES),)"""
     request_upper: Float32
+    _bounds: dict[float, tuple[Float32, Float32, Float32, Float32]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Widened bounds by tolerance, made when first needed."""
 
     def __post_init__(self) -> None:
         """Refuse bounds that cannot be compared with today's features.
@@ -66,16 +70,26 @@ class Ranges:
         a value that is not finite is always outside. Width 0 (a feature that never varied in
         training) counts as its magnitude, so that another constant is noticed and rounding is not.
         """
-        outside = int(
-            _outside(observation.request, self.request_lower, self.request_upper, tolerance).sum()
-        )
-        rows = observation.replicas[observation.mask]
-        outside += int(_outside(rows, self.replica_lower, self.replica_upper, tolerance).sum())
-        return outside / (observation.request.size + rows.size)
+        bounds = self._bounds.get(tolerance)
+        if bounds is None:
+            bounds = self._bounds[tolerance] = (
+                *_widened(self.replica_lower, self.replica_upper, tolerance),
+                *_widened(self.request_lower, self.request_upper, tolerance),
+            )
+        replica_lower, replica_upper, request_lower, request_upper = bounds
+        rows, request = observation.replicas[observation.mask], observation.request
+        # Counted from within, since NaN compares False with everything.
+        inside = np.count_nonzero((rows >= replica_lower) & (rows <= replica_upper))
+        inside += np.count_nonzero((request >= request_lower) & (request <= request_upper))
+        return 1.0 - inside / (request.size + rows.size)
 
 
-def _outside(values: Float32, lower: Float32, upper: Float32, tolerance: float) -> NDArray[np.bool_]:
+def _widened(lower: Float32, upper: Float32, tolerance: float) -> tuple[Float32, Float32]:
     width = upper - lower
     slack = tolerance * np.where(width > 0, width, np.abs(upper)) + 1e-6
-    # Written so that NaN, which compares False with everything, is outside.
-    return ~((values >= lower - slack) & (values <= upper + slack) & np.isfinite(values))
+    # Infinity must stay outside, so the bounds stay finite.
+    largest = np.finfo(np.float32).max
+    return (
+        np.maximum(lower - slack, -largest).astype(np.float32),
+        np.minimum(upper + slack, largest).astype(np.float32),
+    )
