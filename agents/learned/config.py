@@ -1,0 +1,102 @@
+"""Settings of the learned policy: its network, the clusters it practises on, and PPO."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from steersman.traces.settings import Settings
+
+
+def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"give the lower bound first, as [{bounds[1]}, {bounds[0]}]")
+    return bounds
+
+
+def _ordered_counts(bounds: tuple[int, int]) -> tuple[int, int]:
+    if not 1 <= bounds[0] <= bounds[1]:
+        raise ValueError("give two counts of at least 1, the lower first")
+    return bounds
+
+
+Bounds = Annotated[tuple[float, float], AfterValidator(_ordered)]
+Counts = Annotated[tuple[int, int], AfterValidator(_ordered_counts)]
+
+
+class NetworkSettings(Settings):
+    """The equivariant network (`network.py`)."""
+
+    width: int = Field(48, ge=4, le=512, description="units of every hidden layer")
+    heads: int = Field(3, ge=1, le=16, description="heads of the ensemble; the guard reads their spread")
+    temperature: float = Field(
+        0.1, gt=0, description="marginal-cost gap, in units of J, that counts as clear"
+    )
+    sharpness: float = Field(
+        4.0, gt=0, description="logits per unit of log1p(gap / temperature) against dearer replicas"
+    )
+    residual_limit: float = Field(
+        6.0, gt=0, description="bound on how far a head may move a logit away from marginal cost"
+    )
+    initial_residual: float = Field(
+        0.01, ge=0, description="standard deviation of the heads' last layer before training"
+    )
+
+
+class PracticeSettings(Settings):
+    """The random clusters a policy is trained on (`practice.py`)."""
+
+    replicas: Counts = Field((2, 32), description="replicas of a cluster, drawn log-uniformly")
+    profiles: tuple[str, ...] = Field(
+        (), description="hardware profiles to mix; empty: those of the scenario and its model's others"
+    )
+    load: Bounds = Field((0.5, 1.5), description="arrival rate over saturation, drawn uniformly")
+    scrape_interval_s: Bounds = Field(
+        (0.1, 2.0), description="age of the engines' metrics, drawn log-uniformly"
+    )
+    episode_requests: int = Field(1500, ge=20, description="decisions in one episode of a cluster")
+    scenario_share: float = Field(
+        0.4, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
+    )
+
+
+class PPOSettings(Settings):
+    """Proximal policy optimisation (Schulman et al. 2017) through stable-baselines3."""
+
+    environments: int = Field(64, ge=2, le=4096, description="clusters that run in lockstep")
+    steps: int = Field(128, ge=8, description="decisions per cluster between two updates")
+    epochs: int = Field(3, ge=1, description="passes over each batch of experience")
+    minibatch: int = Field(2048, ge=16, description="decisions per gradient step")
+    learning_rate: float = Field(
+        1e-3, gt=0, description="Adam's step, falling to a tenth of it at the end"
+    )
+    discount_time_s: float = Field(
+        10.0, gt=0, description="time constant of the discount: a cost this far ahead counts 1/e"
+    )
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="bias against variance of the advantages")
+    clip: float = Field(0.2, gt=0, lt=1, description="bound on the change of a probability ratio")
+    entropy: float = Field(0.001, ge=0, description="weight of the entropy bonus")
+    value_weight: float = Field(0.5, ge=0, description="weight of the value loss")
+    target_kl: float = Field(0.03, gt=0, description="an update stops early beyond this divergence")
+    critic_warmup: int = Field(
+        2, ge=0, description="updates at the start that fit the value alone and leave the policy be"
+    )
+    max_decisions: int = Field(20_000_000, ge=1, description="stop after this many decisions")
+
+
+class PolicyTrainSettings(Settings):
+    """Training of the routing policy."""
+
+    network: NetworkSettings = Field(default_factory=NetworkSettings, description="its shape")
+    practice: PracticeSettings = Field(
+        default_factory=PracticeSettings, description="the clusters it practises on"
+    )
+    ppo: PPOSettings = Field(default_factory=PPOSettings, description="the learner")
+    budget_s: float = Field(600.0, gt=0, description="wall time for the policy, checks included")
+    checks: int = Field(
+        4, ge=1, description="comparisons with marginal cost on held-out seeds on the way"
+    )
+    exploration: float = Field(
+        0.01, ge=0, lt=1, description="share of served decisions drawn evenly from the candidates"
+    )

@@ -1,0 +1,144 @@
+"""One equivariant network for any number of replicas.
+
+Every replica passes through the same MLP, together with the request and the pool; a masked mean over
+the pool tells each what the others look like; a few heads turn that into one residual per replica.
+The score of a replica is its marginal cost, as a logit, plus that residual. The residual starts near
+zero, so an untrained policy *is* the marginal-cost policy, and learning starts from there.
+
+Inputs are observations in natural units. Compression and normalisation are part of the graph, with
+their constants in buffers, so the served form needs nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from steersman.agents.learned.config import NetworkSettings
+from steersman.predictors.features import (
+    POOL_FEATURES,
+    REPLICA_FEATURES,
+    REPLICA_INDEX,
+    REQUEST_FEATURES,
+)
+
+MASKED = -1e9
+"""Score of a replica that may not be chosen: its probability underflows to exactly 0."""
+
+_MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
+_CLIP = 6.0
+"""Compressed inputs are clipped to this many standard deviations: far outside, the guard decides."""
+
+
+class Embedding(NamedTuple):
+    """What the trunk knows of each replica and of the pool."""
+
+    replicas: Tensor
+    """(b, n, width)"""
+    pooled: Tensor
+    """(b, width): mean over the replicas that may be chosen."""
+    gap: Tensor
+    """(b, n): how much dearer than the cheapest candidate, compressed; 0 for the cheapest."""
+
+
+class Compress(nn.Module):
+    """x → (sign(x) log1p(|x| scale) − mean) / std, per feature, clipped.
+
+    Queue lengths and token counts have long tails; step times are microseconds. `scale` brings each
+    to a magnitude of about one before the logarithm.
+    """
+
+    scale: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(features))
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("std", torch.ones(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Natural units → about unit normal, same shape."""
+        compressed = torch.sign(x) * torch.log1p(torch.abs(x) * self.scale)
+        return torch.clamp((compressed - self.mean) / self.std, -_CLIP, _CLIP)
+
+    @torch.no_grad()
+    def fit(self, rows: Tensor) -> None:
+        """Set the constants from (k, features) training rows."""
+        for i in range(rows.shape[-1]):
+            magnitude = rows[:, i].abs()
+            magnitude = magnitude[magnitude > 0]
+            if len(magnitude):
+                self.scale[i] = 1.0 / magnitude.median()
+        compressed = torch.sign(rows) * torch.log1p(torch.abs(rows) * self.scale)
+        self.mean.copy_(compressed.mean(dim=0))
+        # A feature that never varied keeps its scale: its normalised value stays near zero.
+        std = compressed.std(dim=0, unbiased=False)
+        self.std.copy_(torch.where(std > 1e-3, std, torch.ones_like(std)))
+
+
+class RoutingNetwork(nn.Module):
+    """Observation → one logit per head and replica, and a value for training.
+
+    Shapes: replicas (b, n, len(REPLICA_FEATURES)), request (b, len(REQUEST_FEATURES)), pool
+    (b, len(POOL_FEATURES)), mask (b, n) bool. Any b and n at least 1; n may differ between calls.
+    """
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        width, heads = settings.width, settings.heads
+        self.temperature = settings.temperature
+        self.sharpness = settings.sharpness
+        self.residual_limit = settings.residual_limit
+        context = len(REQUEST_FEATURES) + len(POOL_FEATURES)
+        self.compress_replicas = Compress(len(REPLICA_FEATURES))
+        self.compress_context = Compress(context)
+        self.from_replica = nn.Linear(len(REPLICA_FEATURES) + 1, width)
+        self.from_context = nn.Linear(context, width, bias=False)
+        self.hidden = nn.Linear(width, width)
+        self.head_from_replica = nn.Linear(width, heads * width)
+        self.head_from_pool = nn.Linear(width, heads * width, bias=False)
+        self.head_out = nn.Parameter(torch.randn(heads, width) * settings.initial_residual)
+        self.value_hidden = nn.Linear(2 * width, width)
+        self.value_out = nn.Linear(width, 1)
+        nn.init.zeros_(self.value_out.weight)
+
+    def embed(self, replicas: Tensor, request: Tensor, pool: Tensor, mask: Tensor) -> Embedding:
+        """The shared trunk."""
+        cost = replicas[..., _MARGINAL_COST]
+        cheapest = torch.where(mask, cost, torch.inf).amin(dim=1, keepdim=True)
+        # All masked: the minimum is infinite, and infinity minus anything must not become NaN.
+        cheapest = torch.where(torch.isinf(cheapest), torch.zeros_like(cheapest), cheapest)
+        gap = torch.log1p(torch.relu(cost - cheapest) / self.temperature)
+        known = torch.cat([self.compress_replicas(replicas), gap.unsqueeze(-1)], dim=-1)
+        context = self.compress_context(torch.cat([request, pool], dim=-1))
+        hidden = torch.relu(self.from_replica(known) + self.from_context(context).unsqueeze(1))
+        hidden = torch.relu(self.hidden(hidden))
+        weight = mask.unsqueeze(-1).to(hidden.dtype)
+        pooled = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)
+        return Embedding(hidden, pooled, gap)
+
+    def head_logits(self, embedding: Embedding, mask: Tensor) -> Tensor:
+        """(b, heads, n); `MASKED` where the mask is False."""
+        mixed = self.head_from_replica(embedding.replicas)
+        mixed = torch.relu(mixed + self.head_from_pool(embedding.pooled).unsqueeze(1))
+        heads, width = self.head_out.shape
+        per_head = mixed.reshape(*mixed.shape[:-1], heads, width)
+        residual = (per_head * self.head_out).sum(dim=-1)
+        residual = self.residual_limit * torch.tanh(residual / self.residual_limit)
+        logits = residual - self.sharpness * embedding.gap.unsqueeze(-1)
+        return torch.where(mask.unsqueeze(-1), logits, MASKED).transpose(1, 2)
+
+    def state_value(self, embedding: Embedding, context: Tensor) -> Tensor:
+        """(b,): expected discounted return from here, used in training only."""
+        hidden = torch.relu(self.from_context(self.compress_context(context)))
+        hidden = torch.relu(self.value_hidden(torch.cat([embedding.pooled, hidden], dim=-1)))
+        value: Tensor = self.value_out(hidden).squeeze(-1)
+        return value
+
+    def forward(self, replicas: Tensor, request: Tensor, pool: Tensor, mask: Tensor) -> Tensor:
+        """Logits of every head, (b, heads, n): what is exported and served."""
+        return self.head_logits(self.embed(replicas, request, pool, mask), mask)
