@@ -1,0 +1,125 @@
+"""All runs of an evaluation, and the comparisons drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.agents.evaluate.figures import Figures
+from steersman.agents.evaluate.statistics import Ratio, paired_ratio
+from steersman.traces.errors import ConfigError
+
+
+class Cell(NamedTuple):
+    """A scenario at a load."""
+
+    scenario: str
+    load: float
+
+    def __str__(self) -> str:
+        return f"{self.scenario} {self.load:.0%}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One policy, once."""
+
+    policy: str
+    cell: Cell
+    seed: int
+    figures: Figures
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    """Decisions a guard gave to another policy, by reason; empty without a guard."""
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """Runs of several policies on the same cells and seeds, with common random numbers."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """In the order they were first run."""
+        return tuple(dict.fromkeys(run.policy for run in self.runs))
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """In the order they were first run."""
+        return tuple(dict.fromkeys(run.cell for run in self.runs))
+
+    def by_seed(self, policy: str, cell: Cell, figure: str = "j") -> NDArray[np.float64]:
+        """A figure of a policy in a cell, one per seed in ascending order, (seeds,)."""
+        chosen = [run for run in self.runs if run.policy == policy and run.cell == cell]
+        chosen.sort(key=lambda run: run.seed)
+        return np.array([getattr(run.figures, figure) for run in chosen], dtype=np.float64)
+
+    def mean(self, policy: str, cell: Cell, figure: str = "j") -> float:
+        """Mean over seeds."""
+        return float(self.by_seed(policy, cell, figure).mean())
+
+    def ratio(
+        self, policy: str, baseline: str, *, figure: str = "j", cells: Sequence[Cell] | None = None
+    ) -> Ratio:
+        """Ratio of a policy's figure to a baseline's over cells (all by default) and seeds.
+
+        Raises:
+            ConfigError: one of the two was not run.
+        """
+        for name in (policy, baseline):
+            if name not in self.policies:
+                raise ConfigError(f"policy '{name}' was not run; run: {', '.join(self.policies)}")
+        pairs: dict[object, tuple[NDArray[np.float64], NDArray[np.float64]]] = {
+            cell: (self.by_seed(policy, cell, figure), self.by_seed(baseline, cell, figure))
+            for cell in (self.cells if cells is None else cells)
+        }
+        return paired_ratio(pairs)
+
+    def fallbacks(self, policy: str, cell: Cell) -> dict[str, int]:
+        """Guard trips by reason, over all seeds."""
+        total: dict[str, int] = {}
+        for run in self.runs:
+            if run.policy == policy and run.cell == cell:
+                for reason, count in run.fallbacks.items():
+                    total[reason] = total.get(reason, 0) + count
+        return total
+
+    def rows(self, baseline: str) -> list[dict[str, Any]]:
+        """J ratios as figures for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`."""
+        rows = []
+        for policy in self.policies:
+            if policy == baseline:
+                continue
+            for cells, where in [(None, "all cells"), *(([cell], str(cell)) for cell in self.cells)]:
+                ratio = self.ratio(policy, baseline, cells=cells)
+                rows.append(
+                    {
+                        "name": f"J of {policy} over {baseline}, {where}",
+                        "value": ratio.value,
+                        "lo": ratio.lo,
+                        "hi": ratio.hi,
+                        "unit": "ratio",
+                        "note": "paired bootstrap over seeds; under 1, the first is cheaper",
+                    }
+                )
+        return rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every run, flat, for JSON."""
+        return {
+            "runs": [
+                {
+                    "policy": run.policy,
+                    "scenario": run.cell.scenario,
+                    "load": run.cell.load,
+                    "seed": run.seed,
+                    **asdict(run.figures),
+                    "fallbacks": {k: v for k, v in run.fallbacks.items() if v},
+                }
+                for run in self.runs
+            ]
+        }
