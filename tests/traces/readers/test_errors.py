@@ -48,8 +48,8 @@ def _error(path: Path | str, **options: bool) -> str:
         (AZURE + "2023-11-16 18:15:46,1,20000000\n", "row 2: 'GeneratedTokens' = 20000000 is outside"),
         (
             AZURE + "2023-11-16 18:15:46,1,1\n2023-11-16 18:15:45,1,1\n",
-            "row 3: arrives at -1 s, before the request above it (0 s); sort the file by time, or read it "
-            "with --sort",
+            "row 3: arrives at -1 s, before the request above it (0 s); sort the file by time, or "
+            "read it with --sort",
         ),
         (
             '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []\n',

@@ -1,0 +1,200 @@
+"""One logged request: what came in, what was known, what was decided, what happened (SPEC I3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from steersman.traces.schema import Decision, Outcome, Priority, QuestionType, Request, Status
+
+NAN = math.nan
+
+
+def _no_floats() -> NDArray[np.float64]:
+    return np.empty(0)
+
+
+def _no_flags() -> NDArray[np.bool_]:
+    return np.empty(0, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutcomeRecord:
+    """Enough to replay, retrain and audit one decision; never prompt text.
+
+    n is the number of replicas in the snapshot. Unknown numbers are NaN, unknown strings empty. The
+    arrays belong to the record: pass copies of whatever changes later.
+    """
+
+    # What came in: the fields of `Request`.
+    request_id: str
+    arrival_unix_s: float
+    """Wall clock, seconds since 1970 UTC."""
+    input_tokens: int
+    max_tokens: int | None = None
+    model: str = ""
+    tenant: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    stream: bool = True
+    tools: int = 0
+    has_code: bool = False
+    question_type: QuestionType = QuestionType.UNKNOWN
+    turns: int = 1
+    lora_adapter: str | None = None
+    session_id: str | None = None
+    parent_id: str | None = None
+    block_hashes: tuple[int, ...] = ()
+    block_tokens: int = 0
+    hour_of_day: float | None = None
+    # What was known.
+    decided_at_s: float = NAN
+    """The router's monotonic clock at the decision, on which the state's times are."""
+    replica_ids: tuple[str, ...] = ()
+    """(n,)"""
+    state: NDArray[np.float64] = field(default_factory=_no_floats)
+    """(n, STATE_WIDTH): the rows of `predictors/ledger.py`."""
+    match_tokens: NDArray[np.float64] = field(default_factory=_no_floats)
+    """(n,): prompt tokens believed to be in each replica's prefix cache."""
+    mask: NDArray[np.bool_] = field(default_factory=_no_flags)
+    """(n,): which replicas could be chosen."""
+    request_features: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    """(len(REQUEST_FEATURES),), as the policy saw them."""
+    # What was decided.
+    choice: int = -1
+    """Index into `replica_ids`; -1: none."""
+    replica_id: str = ""
+    """The chosen replica's id."""
+    policy: str = ""
+    policy_version: str = ""
+    propensity: float = NAN
+    fallback_reason: str = ""
+    scores: NDArray[np.float32] | None = None
+    """(n,), higher is better; None where the policy does not score."""
+    # What was predicted for the choice.
+    output_p50: float = NAN
+    output_p90: float = NAN
+    ttft_p50_s: float = NAN
+    ttft_p90_s: float = NAN
+    tpot_p50_s: float = NAN
+    tpot_p90_s: float = NAN
+    estimated_ttft_s: float = NAN
+    """Analytic estimate, without bias correction."""
+    estimated_tpot_s: float = NAN
+    ttft_slo_s: float = NAN
+    tpot_slo_s: float = NAN
+    # What happened: the fields of `Outcome`.
+    status: Status = Status.OK
+    served_by: str = ""
+    """The replica that answered last: another than `replica_id` after a retry."""
+    ttft_s: float = NAN
+    tpot_s: float = NAN
+    e2e_s: float = NAN
+    output_tokens: int | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+    retries: int = 0
+    error: str = ""
+    """Machine-readable reason of a failure or refusal."""
+
+    @staticmethod
+    def of(
+        request: Request, decision: Decision, outcome: Outcome, *, arrival_unix_s: float, **known: Any
+    ) -> OutcomeRecord:
+        """Put the parts together; `known` takes the remaining fields by name."""
+        shared = {name: getattr(request, name) for name in _REQUEST_FIELDS}
+        ended = {name: getattr(outcome, name) for name in _OUTCOME_FIELDS}
+        values: dict[str, Any] = {
+            **shared,
+            **ended,
+            "arrival_unix_s": arrival_unix_s,
+            "choice": decision.choice,
+            "policy": decision.policy,
+            "policy_version": decision.version,
+            "propensity": decision.propensity,
+            "fallback_reason": decision.fallback_reason,
+            "scores": decision.scores,
+        }
+        return OutcomeRecord(**(values | known))
+
+    def request(self, arrival_s: float) -> Request:
+        """The request again, as part of a trace; its parent and think time are the reader's business."""
+        shared = {name: getattr(self, name) for name in _REQUEST_FIELDS if name != "arrival_s"}
+        return Request(arrival_s=arrival_s, output_tokens=self.output_tokens, **shared)
+
+    def to_json(self) -> bytes:
+        """One JSON object without line breaks. NaN and infinities are the strings "nan", "inf", "-inf".
+
+        Raises:
+            TypeError: a value that is not JSON (a lone surrogate in a name, for example).
+        """
+        values = {name: _plain(getattr(self, name)) for name in _NAMES}
+        return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    @staticmethod
+    def from_json(data: bytes) -> OutcomeRecord:
+        """The inverse of `to_json`. Fields added by a later version are ignored.
+
+        Raises:
+            ValueError: not JSON, not an object, a required field missing, or a value of the wrong kind.
+        """
+        values = orjson.loads(data)
+        if not isinstance(values, dict):
+            raise ValueError("not an object")
+        try:
+            return OutcomeRecord(
+                **{name: _typed(name, values[name]) for name in _NAMES if name in values}
+            )
+        except (TypeError, AttributeError, KeyError) as error:
+            raise ValueError(str(error)) from None
+
+
+_NAMES = tuple(f.name for f in fields(OutcomeRecord))
+_REQUEST_FIELDS = tuple(
+    f.name for f in fields(Request) if f.name in _NAMES and f.name != "output_tokens"
+)
+_OUTCOME_FIELDS = (
+    "status",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "output_tokens",
+    "cached_tokens",
+    "preemptions",
+    "retries",
+)
+
+
+def _plain(value: Any) -> Any:
+    """What orjson writes without losing anything."""
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, np.ndarray):
+        is_whole = value.dtype.kind != "f" or bool(np.isfinite(value).all())
+        return np.ascontiguousarray(value) if is_whole else _plain(value.tolist())
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _typed(name: str, value: Any) -> Any:
+    """The inverse of `_plain`, by the field's name."""
+    return value if value is None or name not in _READERS else _READERS[name](value)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **{f.name: float for f in fields(OutcomeRecord) if f.type in ("float", "float | None")},
+    **dict.fromkeys(("state", "match_tokens"), partial(np.array, dtype=np.float64)),
+    **dict.fromkeys(("request_features", "scores"), partial(np.array, dtype=np.float32)),
+    "mask": partial(np.array, dtype=np.bool_),
+    "replica_ids": tuple,
+    "block_hashes": tuple,
+    "priority": Priority,
+    "question_type": QuestionType,
+    "status": Status,
+}
+"""How the fields that JSON does not hold as they are become what they were."""
