@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,13 +10,20 @@ from typing import Any
 import aiohttp
 import orjson
 
+from steersman.serving import headers as names
 from steersman.serving.completion_stream import CompletionStream, error_message, output_tokens_of
 from steersman.serving.prompts import prompt_text
-from steersman.traces.headers import EMULATED_INPUT_TOKENS, EMULATED_OUTPUT_TOKENS, FALLBACK, REPLICA
+from steersman.traces.headers import EMULATED_INPUT_TOKENS, EMULATED_OUTPUT_TOKENS
 from steersman.traces.schema import Request, Status
 
 NAN = float("nan")
 PATH = "/v1/chat/completions"
+REPLICA = names.REPLICA_HEADER.decode()
+FALLBACK = names.FALLBACK_HEADER.decode()
+TENANT, SESSION, PRIORITY = (hint[0].decode() for hint in (names.TENANT, names.SESSION, names.PRIORITY))
+REQUEST_ID = "x-request-id"
+_NAME = re.compile(r"[!-~]{1,256}")
+"""Names that may stand in a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +114,21 @@ def request_body(exchange: Exchange, request: Request) -> dict[str, Any]:
         body |= {"max_tokens": request.output_tokens, "ignore_eos": True}
     elif request.max_tokens:
         body["max_tokens"] = request.max_tokens
-    if request.tenant:
-        body["user"] = request.tenant
     return body
 
 
 def request_headers(request: Request) -> dict[str, str]:
-    """What the emulated backend needs to know, and the id by which logs can be joined."""
+    """What a router takes hints from, what an emulated backend must know, and an id to join logs by."""
     headers = {
         "content-type": "application/json",
-        "x-request-id": request.request_id,
         EMULATED_INPUT_TOKENS: str(max(request.input_tokens, 1)),
     }
     if request.output_tokens is not None:
         headers[EMULATED_OUTPUT_TOKENS] = str(max(request.output_tokens, 1))
-    return headers
+    if request.priority:
+        headers[PRIORITY] = str(int(request.priority))
+    named = {REQUEST_ID: request.request_id, TENANT: request.tenant, SESSION: request.session_id or ""}
+    return headers | {header: name for header, name in named.items() if _NAME.fullmatch(name)}
 
 
 def _refused(http_status: int) -> Status:

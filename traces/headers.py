@@ -1,6 +1,6 @@
-"""HTTP headers that Steersman's parts add to the OpenAI protocol, in lower case.
+"""HTTP headers between a load client and the emulated backend, in lower case.
 
-By the first two a load client tells the emulated backend what a real model would decide; a router passes
+By them a load client tells the emulated backend what a real model would decide; a router passes
 them on like any header it does not know, and a real engine ignores them.
 """
 
@@ -10,8 +10,3 @@ EMULATED_INPUT_TOKENS = "x-emulated-input-tokens"
 """Tokens of the prompt, where the sender knows better than an estimate from the text."""
 EMULATED_OUTPUT_TOKENS = "x-emulated-output-tokens"
 """Tokens the model produces before it ends of its own accord; `max_tokens` may cut it shorter."""
-
-REPLICA = "x-steersman-replica"
-"""Answer: id of the replica that served it."""
-FALLBACK = "x-steersman-fallback"
-"""Answer: why the guard overruled the learned policy; absent where it did not."""

@@ -1,0 +1,1 @@
+"""The emulated backend: an OpenAI-compatible server timed by the cluster model's engine."""
