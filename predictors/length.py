@@ -1,0 +1,108 @@
+"""Output length, p50 and p90, before an answer exists (SPEC A2): the served model and its fallback."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.predictors.bundle import LENGTH_FILE, Bundle
+from steersman.predictors.features import LENGTH_FEATURES
+from steersman.predictors.onnx_model import OnnxModel
+
+KIND = "length"
+
+FALLBACK_P50 = 200.0
+FALLBACK_P90 = 600.0
+"""Output tokens of a tenant nobody knows, without a model: about those of chat traffic."""
+
+_MAX_TOKENS = LENGTH_FEATURES.index("max_tokens")
+_TENANT_P50 = LENGTH_FEATURES.index("tenant_output_p50")
+_TENANT_P90 = LENGTH_FEATURES.index("tenant_output_p90")
+
+
+class LengthPredictor(Protocol):
+    """Predicts how long answers will be. Safe from any thread."""
+
+    @property
+    def version(self) -> str:
+        """Which artifact; empty for a rule without one."""
+        ...
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Output tokens, p50 and p90.
+
+        Args:
+            features: (b, len(LENGTH_FEATURES)).
+
+        Returns:
+            (b, 2), finite, with 1 <= p50 <= p90 <= the client's limit if it set one.
+        """
+        ...
+
+
+class FallbackLength:
+    """The tenant's recent answers, or constants for a tenant without any."""
+
+    def __init__(self, *, p50: float = FALLBACK_P50, p90: float = FALLBACK_P90) -> None:
+        self._constants = np.array([p50, p90])
+
+    @property
+    def version(self) -> str:
+        """None: a rule."""
+        return ""
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """See `LengthPredictor.predict`."""
+        recent = features[:, (_TENANT_P50, _TENANT_P90)].astype(np.float64)
+        return _sound(np.where(recent > 0, recent, self._constants), features)
+
+
+class LengthModel:
+    """The trained model."""
+
+    def __init__(self, model: OnnxModel) -> None:
+        self._model = model
+        self._fallback = FallbackLength()
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> LengthModel | None:
+        """The bundle's model; None if it has none.
+
+        Raises:
+            ArtifactError: it is there and wrong; see `OnnxModel.load`.
+        """
+        model = bundle.model(LENGTH_FILE, kind=KIND, features=LENGTH_FEATURES)
+        return None if model is None else cls(model)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, source: str = "length model") -> LengthModel:
+        """A model in memory; raises ArtifactError as `OnnxModel.load` does."""
+        return cls(OnnxModel.parse(data, kind=KIND, features=LENGTH_FEATURES, source=source))
+
+    @property
+    def version(self) -> str:
+        """Which artifact."""
+        return self._model.metadata.version
+
+    @property
+    def model(self) -> OnnxModel:
+        """The graph and its metadata."""
+        return self._model
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """See `LengthPredictor.predict`. Rows the graph has no finite answer for get the fallback's."""
+        rows = np.ascontiguousarray(features, dtype=np.float32)
+        quantiles = self._model.run({"features": rows})[0].astype(np.float64)
+        finite = np.isfinite(quantiles).all(axis=1, keepdims=True)
+        if not finite.all():
+            quantiles = np.where(finite, quantiles, self._fallback.predict(features))
+        return _sound(quantiles, features)
+
+
+def _sound(quantiles: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """1 <= p50 <= p90 <= limit."""
+    limits = features[:, _MAX_TOKENS, None].astype(np.float64)
+    ordered = np.maximum.accumulate(np.maximum(quantiles, 1.0), axis=1)
+    return np.where(limits > 0, np.minimum(ordered, np.maximum(limits, 1.0)), ordered)

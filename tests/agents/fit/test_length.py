@@ -1,0 +1,99 @@
+"""The length model learns what a trace has to teach, and is served as it was fitted."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import lightgbm as lgb
+import numpy as np
+import pytest
+
+from steersman.agents.fit.fitted import FittedModel
+from steersman.agents.fit.length import NAMES, fit_length, pinball
+from steersman.predictors.bulk import output_quantiles, trace_length_features
+from steersman.predictors.features import LENGTH_FEATURES
+from steersman.predictors.length import LengthModel
+from steersman.traces.errors import TraceError
+from steersman.traces.readers import load_trace
+from steersman.traces.schema import Request
+from steersman.traces.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def azure() -> Trace:
+    return load_trace("azure-chat").select(np.arange(6_000))
+
+
+@pytest.fixture(scope="module")
+def fitted(azure: Trace) -> FittedModel:
+    return fit_length(azure, seed=5)
+
+
+def test_it_beats_the_causal_baselines_on_a_real_trace(fitted: FittedModel) -> None:
+    assert fitted.metrics["pinball_ratio_constant"] < 0.6
+    assert fitted.metrics["pinball_ratio_rolling"] < 0.6
+    assert 0.8 < fitted.metrics["coverage_p90"] < 0.99
+
+
+def test_the_served_graph_answers_as_lightgbm_does(azure: Trace, fitted: FittedModel) -> None:
+    rows = trace_length_features(azure)
+    raw = LengthModel.from_bytes(fitted.onnx).model.run({"features": rows})[0]
+    for i, name in enumerate(NAMES):
+        forest = lgb.Booster(model_str=fitted.text[name])
+        shift = raw[:, i] - np.asarray(forest.predict(rows))
+        assert np.ptp(shift) < 1e-2
+
+
+def test_metadata_names_the_features_and_their_range(azure: Trace, fitted: FittedModel) -> None:
+    metadata = LengthModel.from_bytes(fitted.onnx).model.metadata
+    rows = trace_length_features(azure)
+    assert metadata.features == LENGTH_FEATURES
+    assert np.array_equal(metadata.lower, rows.min(axis=0))
+    assert np.array_equal(metadata.upper, rows.max(axis=0))
+    assert metadata.version
+
+
+def test_the_same_seed_gives_the_same_bytes(azure: Trace, fitted: FittedModel) -> None:
+    assert fit_length(azure, seed=5) == fitted
+
+
+def test_it_learns_from_tenants_and_limits() -> None:
+    """Tenants with different habits: the history feature alone tells them apart."""
+    rng = np.random.default_rng(0)
+    tenants = rng.integers(0, 3, 4_000)
+    outputs = rng.poisson(np.array([20, 200, 900])[tenants]) + 1
+    requests = [
+        Request(f"r{i}", 0.5 * i, 100, output_tokens=int(outputs[i]), tenant=f"t{tenants[i]}")
+        for i in range(4_000)
+    ]
+    trace = Trace.from_requests("tenants", requests)
+    fitted = fit_length(trace, seed=0)
+    assert fitted.metrics["pinball_ratio_constant"] < 0.2
+    predicted = output_quantiles(trace, LengthModel.from_bytes(fitted.onnx))
+    assert pinball(outputs.astype(float), predicted[:, 0], 0.5) < 15
+
+
+def test_progress_is_told_from_start_to_end(azure: Trace) -> None:
+    told: list[float] = []
+    fit_length(azure.select(np.arange(500)), seed=0, progress=lambda share, stage: told.append(share))
+    assert told[0] == 0.0
+    assert told[-1] == 1.0
+    assert all(a <= b for a, b in pairwise(told))
+
+
+def test_unknown_lengths_are_left_out_and_too_few_are_refused(azure: Trace) -> None:
+    outputs = azure.output_tokens[:600].copy()
+    outputs[::2] = -1
+    half = azure.select(np.arange(600)).replace(output_tokens=outputs)
+    assert fit_length(half, seed=0).metrics["rows"] == 300
+    with pytest.raises(TraceError, match="needs 200"):
+        fit_length(azure.select(np.arange(50)), seed=0)
+
+
+def test_saved_files_are_what_was_fitted(tmp_path: Path, fitted: FittedModel) -> None:
+    fitted.save(tmp_path / "length")
+    assert (tmp_path / "length" / "length.onnx").read_bytes() == fitted.onnx
+    assert (tmp_path / "length" / "length-p50.txt").read_text() == fitted.text["p50"]
+    assert json.loads((tmp_path / "length" / "length.metrics.json").read_text()) == fitted.metrics

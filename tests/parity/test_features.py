@@ -1,0 +1,79 @@
+"""Training and serving compute the same features: bulk = one by one, a trace's row = its request."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steersman.predictors.bulk import output_quantiles, trace_length_features
+from steersman.predictors.features import length_feature_matrix, length_features
+from steersman.predictors.history import causal_quantiles
+from steersman.predictors.length import FallbackLength
+from steersman.traces.schema import Priority, QuestionType, Request
+from steersman.traces.trace import Trace
+
+REQUESTS = st.lists(
+    st.builds(
+        Request,
+        request_id=st.just(""),
+        arrival_s=st.floats(0, 1000),
+        input_tokens=st.integers(1, 200_000),
+        output_tokens=st.none() | st.integers(1, 20_000),
+        max_tokens=st.none() | st.integers(1, 100_000),
+        model=st.sampled_from(["", "m", "n"]),
+        tenant=st.sampled_from(["", "a", "b"]),
+        priority=st.sampled_from(Priority),
+        stream=st.booleans(),
+        tools=st.integers(0, 200),
+        has_code=st.booleans(),
+        question_type=st.sampled_from(QuestionType),
+        turns=st.integers(1, 500),
+        lora_adapter=st.none() | st.sampled_from(["x", "y"]),
+        block_hashes=st.lists(st.integers(0, 2**63 - 1), max_size=5).map(tuple),
+        block_tokens=st.just(16),
+        hour_of_day=st.none() | st.floats(0, 24, exclude_max=True),
+    ),
+    min_size=1,
+    max_size=30,
+).map(
+    lambda requests: [
+        Request(**{**{f: getattr(r, f) for f in Request.__slots__}, "request_id": f"r{i}"})
+        for i, r in enumerate(requests)
+    ]
+)
+
+
+@given(REQUESTS)
+@settings(deadline=None)
+def test_a_traces_features_are_its_requests_features(requests: list[Request]) -> None:
+    trace = Trace.from_requests("t", requests)
+    quantiles = causal_quantiles(trace)
+    bulk = trace_length_features(trace)
+    matrix = length_feature_matrix(list(trace.requests()), quantiles[:, 0], quantiles[:, 1])
+    single = [
+        length_features(trace.request(row), p50, p90)
+        for row, (p50, p90) in enumerate(quantiles.tolist())
+    ]
+    assert bulk.dtype == matrix.dtype == np.float32
+    assert np.array_equal(bulk, matrix)
+    assert np.array_equal(bulk, np.stack(single))
+
+
+@given(REQUESTS)
+@settings(deadline=None)
+def test_predictions_in_bulk_are_predictions_one_by_one(requests: list[Request]) -> None:
+    trace = Trace.from_requests("t", requests)
+    features = trace_length_features(trace)
+    bulk = output_quantiles(trace, FallbackLength())
+    for row in range(len(trace)):
+        assert bulk[row].tolist() == FallbackLength().predict(features[row : row + 1])[0].tolist()
+
+
+def test_rows_beyond_a_chunk_are_predicted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = Trace.from_requests(
+        "t", [Request(f"r{i}", float(i), 10, max_tokens=i + 1) for i in range(10)]
+    )
+    monkeypatch.setattr("steersman.predictors.bulk.CHUNK_ROWS", 3)
+    assert output_quantiles(trace, FallbackLength())[:, 0].tolist() == list(range(1, 11))

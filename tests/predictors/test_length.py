@@ -1,0 +1,121 @@
+"""What is served as output length is always sound, with a model or without."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from steersman.agents.fit.onnx_meta import write_metadata
+from steersman.predictors.bundle import load_bundle, write_bundle
+from steersman.predictors.features import LENGTH_FEATURES
+from steersman.predictors.length import (
+    FALLBACK_P50,
+    FALLBACK_P90,
+    FallbackLength,
+    LengthModel,
+    LengthPredictor,
+)
+from steersman.traces.errors import ArtifactError
+
+INPUT = LENGTH_FEATURES.index("input_tokens")
+LIMIT = LENGTH_FEATURES.index("max_tokens")
+TENANT = LENGTH_FEATURES.index("tenant_output_p50")
+
+
+def first_two_columns() -> bytes:
+    """A model that answers its first two inputs: whatever a test wants it to answer."""
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["features", "columns"], ["length"], axis=1)],
+        "length",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", len(LENGTH_FEATURES)])],
+        [helper.make_tensor_value_info("length", TensorProto.FLOAT, ["rows", 2])],
+        initializer=[helper.make_tensor("columns", TensorProto.INT64, [2], [0, TENANT])],
+    )
+    model: onnx.ModelProto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    rows = np.arange(2.0 * len(LENGTH_FEATURES)).reshape(2, -1)
+    write_metadata(
+        model,
+        kind="length",
+        version="v7",
+        features=LENGTH_FEATURES,
+        lower=np.zeros(len(LENGTH_FEATURES)),
+        upper=np.ones(len(LENGTH_FEATURES)),
+        parity_inputs={"features": rows},
+        parity_outputs=[rows[:, [0, TENANT]]],
+    )
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def row(p50: float, p90: float, limit: float = 0.0) -> NDArray[np.float32]:
+    features = np.zeros((1, len(LENGTH_FEATURES)), dtype=np.float32)
+    features[0, [INPUT, TENANT, LIMIT]] = p50, p90, limit
+    return features
+
+
+FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+@pytest.mark.parametrize("predictor", [LengthModel.from_bytes(first_two_columns()), FallbackLength()])
+@given(p50=FLOATS, p90=FLOATS, limit=st.integers(0, 4096))
+def test_answers_are_finite_ordered_and_within_the_limit(
+    predictor: LengthPredictor, p50: float, p90: float, limit: int
+) -> None:
+    if isinstance(predictor, FallbackLength):  # its inputs come from answers that were counted
+        p50, p90 = (float(np.nan_to_num(value, posinf=0, neginf=0)) for value in (p50, p90))
+    quantiles = predictor.predict(row(p50, p90, limit))
+    assert quantiles.shape == (1, 2)
+    assert np.isfinite(quantiles).all()
+    assert 1 <= quantiles[0, 0] <= quantiles[0, 1]
+    if limit:
+        assert quantiles[0, 1] <= limit
+
+
+def test_the_model_answers_what_the_graph_does() -> None:
+    model = LengthModel.from_bytes(first_two_columns())
+    assert model.version == "v7"
+    assert model.predict(row(10, 30)).tolist() == [[10, 30]]
+    assert model.predict(row(30, 10)).tolist() == [[30, 30]]
+    assert model.predict(row(10, 30, limit=20)).tolist() == [[10, 20]]
+
+
+def test_a_row_without_a_finite_answer_gets_the_fallbacks() -> None:
+    model = LengthModel.from_bytes(first_two_columns())
+    both = np.concatenate([row(np.nan, 0), row(10, 30)])
+    assert model.predict(both).tolist() == [[FALLBACK_P50, FALLBACK_P90], [10, 30]]
+
+
+def test_without_a_model_the_tenant_tells_and_else_constants() -> None:
+    features = np.zeros((2, len(LENGTH_FEATURES)), dtype=np.float32)
+    features[0, TENANT : TENANT + 2] = 40, 90
+    assert FallbackLength(p50=100, p90=300).predict(features).tolist() == [[40, 90], [100, 300]]
+    assert FallbackLength().version == ""
+
+
+def test_a_bundle_may_have_a_length_model(tmp_path: Path) -> None:
+    def bundle(files: dict[str, bytes]) -> LengthModel | None:
+        write_bundle(
+            tmp_path / "b",
+            files,
+            version="1",
+            code_version="0",
+            created=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        return LengthModel.from_bundle(load_bundle(tmp_path / "b"))
+
+    assert bundle({}) is None
+    model = bundle({"length.onnx": first_two_columns()})
+    assert model is not None
+    assert model.predict(row(10, 30)).tolist() == [[10, 30]]
+    with pytest.raises(ArtifactError, match=r"length\.onnx"):
+        bundle({"length.onnx": b""})
