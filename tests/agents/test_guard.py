@@ -21,6 +21,7 @@ from steersman.agents.samples import sample_observation
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Decision, Observation
+from steersman.traces.settings import CONFIG_ROOT, load_settings, read_yaml
 
 R = REPLICA_INDEX
 
@@ -332,3 +333,9 @@ def test_the_share_window_counts_the_last_decisions(choices: list[int], size: in
     for replica in range(5):
         expected = last.count(replica) / len(last) if last else 0.0
         assert window.share(replica) == pytest.approx(expected)
+
+
+def test_the_shipped_configuration_shows_the_defaults() -> None:
+    path = CONFIG_ROOT / "policies" / "guard.yaml"
+    assert load_settings(path, GuardSettings) == GuardSettings()
+    assert set(read_yaml(path)) == set(GuardSettings.model_fields)
