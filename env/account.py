@@ -1,0 +1,188 @@
+"""What an event means to the router's ledger, to the outcome table and to the cost.
+
+The **cost** is EVALUATION's, in continuous time: until its first token a request accrues
+`weight / TTFT_SLO` a second, then until its last `weight / ((output - 1) * TPOT_SLO)`, so that at its
+end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps. A
+missed service level costs `2 * weight` more, charged at the first token if TTFT missed and otherwise at
+the last if TPOT did. A request that does not end well is charged up to `42 * weight` in all.
+
+Per replica, only the sum of the rates is kept: constant work per event.
+"""
+
+from __future__ import annotations
+
+from steersman.env.jit import compiled, njit
+from steersman.env.layout import (
+    CANCELLED,
+    NONE,
+    OK,
+    State,
+)
+from steersman.env.queues import free_slot
+from steersman.predictors import ledger as plain_ledger
+
+SLO_MISS_COST = 2.0
+FAILURE_COST = 42.0
+
+_ledger = compiled(plain_ledger)
+_on_dispatch = _ledger.on_dispatch
+_on_first_token = _ledger.on_first_token
+_on_finish = _ledger.on_finish
+_on_abort = _ledger.on_abort
+
+
+@njit
+def dispatched(state: State, slot: int, at_s: float) -> None:
+    """A request was sent to its replica; its facts are filled in."""
+    facts = state.facts[slot]
+    sequence = state.sequences[slot]
+    replica = facts.replica
+    _on_dispatch(state.ledger[replica], float(sequence.prompt), facts.uncached, facts.output_p50)
+    accrue(state, replica, at_s)
+    owner = state.replicas[replica]
+    owner.cost_rate += facts.weight / facts.ttft_slo_s
+    owner.inflight += 1
+    outcome = state.outcomes[sequence.row]
+    outcome.arrival_s = facts.arrival_s
+    outcome.replica = replica
+
+
+@njit
+def first_token(state: State, slot: int, at_s: float) -> None:
+    """Its first token appeared."""
+    facts = state.facts[slot]
+    sequence = state.sequences[slot]
+    replica = facts.replica
+    ttft_s = at_s - facts.arrival_s
+    facts.first_token_s = at_s
+    _on_first_token(state.ledger[replica], facts.uncached, ttft_s, facts.raw_ttft_s)
+    accrue(state, replica, at_s)
+    owner = state.replicas[replica]
+    owner.cost_rate -= facts.weight / facts.ttft_slo_s
+    if sequence.output > 1:
+        owner.cost_rate += facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
+    if ttft_s > facts.ttft_slo_s:
+        facts.charged = SLO_MISS_COST * facts.weight
+        owner.cost += facts.charged
+    outcome = state.outcomes[sequence.row]
+    outcome.first_token_s = at_s
+
+
+@njit
+def finished(state: State, slot: int, at_s: float) -> None:
+    """Its last token appeared. Frees the slot."""
+    facts = state.facts[slot]
+    sequence = state.sequences[slot]
+    replica = facts.replica
+    tpot_s = 0.0
+    accrue(state, replica, at_s)
+    owner = state.replicas[replica]
+    if sequence.output > 1:
+        tpot_s = (at_s - facts.first_token_s) / (sequence.output - 1)
+        owner.cost_rate -= facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
+    if facts.charged == 0.0 and tpot_s > facts.tpot_slo_s:
+        owner.cost += SLO_MISS_COST * facts.weight
+    _on_finish(
+        state.ledger[replica],
+        float(sequence.prompt),
+        facts.output_p50,
+        float(sequence.output),
+        at_s - facts.arrival_s,
+        tpot_s,
+        facts.raw_tpot_s,
+    )
+    _leave(state, slot, at_s, OK)
+
+
+@njit
+def aborted(state: State, slot: int, at_s: float, status: int) -> None:
+    """It failed, was cancelled or will not be waited for. Frees the slot."""
+    facts = state.facts[slot]
+    sequence = state.sequences[slot]
+    replica = facts.replica
+    accrue(state, replica, at_s)
+    owner = state.replicas[replica]
+    had_first = sequence.produced > 0
+    if had_first:
+        spent = facts.weight * (facts.first_token_s - facts.arrival_s) / facts.ttft_slo_s
+        rate = facts.weight / (max(sequence.output - 1, 1) * facts.tpot_slo_s)
+        spent += facts.charged + rate * (at_s - facts.first_token_s)
+    else:
+        rate = facts.weight / facts.ttft_slo_s
+        spent = rate * (at_s - facts.arrival_s)
+    owner.cost_rate -= rate
+    if status != CANCELLED:
+        owner.cost += max(FAILURE_COST * facts.weight - spent, 0.0)
+    _on_abort(
+        state.ledger[replica],
+        float(sequence.prompt),
+        facts.uncached,
+        facts.output_p50,
+        float(sequence.produced),
+        had_first,
+    )
+    _leave(state, slot, at_s, status)
+
+
+@njit
+def refused(state: State, row: int, replica: int, status: int) -> None:
+    """No replica took it: it never was in flight."""
+    cluster = state.cluster[0]
+    cluster.cost += FAILURE_COST * state.trace[row].weight
+    outcome = state.outcomes[row]
+    outcome.arrival_s = cluster.now_s
+    outcome.replica = replica
+    outcome.end_s = cluster.now_s
+    outcome.status = status
+    bear_children(state, row, cluster.now_s)
+
+
+@njit
+def accrue(state: State, replica: int, at_s: float) -> None:
+    """Bring a replica's cost up to date."""
+    owner = state.replicas[replica]
+    owner.cost += owner.cost_rate * (at_s - owner.cost_at_s)
+    owner.cost_at_s = at_s
+
+
+@njit
+def bear_children(state: State, row: int, at_s: float) -> None:
+    """The next turns of a request that ended, well or not, arrive a think time later."""
+    cluster = state.cluster[0]
+    births = state.births
+    child = state.trace[row].first_child
+    while child != NONE:
+        # Sift up in a binary heap by (time, row).
+        i = cluster.born
+        birth_s = at_s + state.trace[child].think_time_s
+        while i > 0:
+            parent = (i - 1) // 2
+            above = births[parent]
+            if above.at_s < birth_s or (above.at_s == birth_s and above.row < child):
+                break
+            births[i].at_s = above.at_s
+            births[i].row = above.row
+            i = parent
+        births[i].at_s = birth_s
+        births[i].row = child
+        cluster.born += 1
+        cluster.unborn -= 1
+        child = state.trace[child].next_sibling
+
+
+@njit
+def _leave(state: State, slot: int, at_s: float, status: int) -> None:
+    facts = state.facts[slot]
+    sequence = state.sequences[slot]
+    owner = state.replicas[facts.replica]
+    owner.inflight -= 1
+    if owner.inflight == 0:
+        owner.cost_rate = 0.0  # no rounding error outlives a quiet moment
+    outcome = state.outcomes[sequence.row]
+    outcome.end_s = at_s
+    outcome.produced = sequence.produced
+    outcome.cached_tokens = facts.cached_tokens
+    outcome.preemptions = facts.preemptions
+    outcome.status = status
+    bear_children(state, sequence.row, at_s)
+    free_slot(state, slot)

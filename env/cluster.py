@@ -1,0 +1,278 @@
+"""A simulated cluster with a router's view of it: the door through which all simulation goes.
+
+::
+
+    cluster = Cluster(scenario.replicas, trace, staleness=scenario.staleness, seed=1)
+    while cluster.next_request() is not None:
+        cluster.dispatch(policy.decide(cluster.observe()).choice)
+    cluster.finish()
+    outcomes = cluster.outcomes()
+
+What `observe` shows is what a real router would know at that moment: metrics as old as the last scrape,
+and its own account of what it dispatched and what came back. The truth stays inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.env import engine
+from steersman.env import layout as at
+from steersman.env.memory import Memory, StaticTrace
+from steersman.env.observation import observe
+from steersman.env.outcomes import OutcomeTable, outcome_table
+from steersman.env.requests import RequestTable, request_table
+from steersman.predictors import ledger as L
+from steersman.predictors.features import REPLICA_INDEX
+from steersman.predictors.prefix_index import PrefixIndex
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import Observation, ReplicaSpec, Staleness
+from steersman.traces.trace import Trace
+
+FIRST_SLOTS = 256
+"""Room for requests in flight at first; doubled when needed."""
+_RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
+_RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
+_UNCACHED = REPLICA_INDEX["uncached_tokens"]
+
+
+class Cluster:
+    """A pool of replicas that serves a trace.
+
+    Args:
+        replicas: of one model, at least one.
+        trace: with known output lengths. Turns of a session whose parent is in the trace arrive a think
+            time after the parent ends, whatever became of it.
+        output_quantiles: (len(trace), 2), predicted p50 and p90 of output tokens; None: the quantiles
+            of all outputs of the trace, the same for every request.
+        length_features: (len(trace), len(LENGTH_FEATURES)), where the caller has computed them.
+        staleness: of the scraped metrics.
+        prefix_cache: whether engines keep and share prefixes; a trace without hashes shares nothing.
+        seed: of everything random, which is the times and losses of scrapes.
+
+    The same arguments and the same choices give the same outcomes, bit for bit.
+
+    Raises:
+        ConfigError: no replicas, or block sizes that do not fit each other.
+        TraceError: an output length is unknown.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[ReplicaSpec],
+        trace: Trace,
+        *,
+        output_quantiles: NDArray[np.floating] | None = None,
+        length_features: NDArray[np.float32] | None = None,
+        staleness: Staleness | None = None,
+        prefix_cache: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if not replicas:
+            raise ConfigError("a cluster needs at least one replica; 'replicas' is empty")
+        self.replicas = tuple(replicas)
+        self.trace = trace
+        profiles = np.stack([L.new_row(spec.profile) for spec in replicas])
+        self.table = request_table(
+            trace, profiles, output_quantiles=output_quantiles, length_features=length_features
+        )
+        self.memory = Memory(
+            self.replicas,
+            _static(trace, self.table),
+            staleness=staleness or Staleness(),
+            prefix_cache=prefix_cache,
+            seed=seed,
+            slots=min(FIRST_SLOTS, max(len(trace), 1)),
+        )
+        self._believed: PrefixIndex | None = None
+        if prefix_cache and len(trace.block_hashes):
+            self._believed = PrefixIndex(
+                [spec.profile.kv_capacity_tokens // trace.block_tokens for spec in replicas]
+            )
+        self._row: int | None = None
+        self._observation: Observation | None = None
+
+    @property
+    def now_s(self) -> float:
+        """The time of the pending decision, or of the last event."""
+        return self.memory.now_s
+
+    @property
+    def pending(self) -> int | None:
+        """The trace row that waits for a decision."""
+        return self._row
+
+    @property
+    def state(self) -> NDArray[np.float64]:
+        """(replicas, STATE_WIDTH): what the router knows now, a view. See `predictors/ledger.py`."""
+        return self.memory.ledger
+
+    @property
+    def cost_accrued(self) -> float:
+        """Weighted latency over service level, and misses, of all requests so far (`account.py`).
+
+        Continuous in time but for misses and failures; its increments are a dense reward. When all
+        work is done it is the sum of EVALUATION's request costs without their caps.
+        """
+        return float(engine.cost(self.memory.address))
+
+    def next_request(self) -> int | None:
+        """Advance to the next arrival that needs a decision; its trace row, or None when all arrived.
+
+        Raises:
+            RuntimeError: the last request was not dispatched.
+        """
+        if self._row is not None:
+            raise RuntimeError(f"request {self._row} waits for dispatch()")
+        return self._arrive(engine.next_request(self.memory.address))
+
+    def observe(self) -> Observation:
+        """What the router knows about the pending request.
+
+        Raises:
+            RuntimeError: no request is pending.
+        """
+        if self._observation is None:
+            row = self._pending_row()
+            self._observation = observe(
+                self.memory.ledger,
+                self.table.features[row],
+                self.match_tokens(),
+                np.float64(self.memory.now_s),  # type: ignore[arg-type]
+            )
+        return self._observation
+
+    def match_tokens(self) -> NDArray[np.float64]:
+        """Prompt tokens of the pending request believed to be cached on each replica, (replicas,)."""
+        if self._believed is None:
+            return np.zeros(len(self.replicas))
+        blocks = self._believed.match(self._hashes())
+        return blocks * float(self.trace.block_tokens)
+
+    def dispatch(self, replica: int) -> None:
+        """Send the pending request to a replica; -1 refuses it.
+
+        A refused request, and one that can never fit the replica's memory or the model's window, ends
+        as rejected; one sent to a replica that is down fails. Both at once, and at the full cost.
+
+        Raises:
+            RuntimeError: no request is pending.
+            ValueError: there is no such replica.
+        """
+        self._pending_row()
+        if not -1 <= replica < len(self.replicas):
+            raise ValueError(f"replica {replica} is not in -1..{len(self.replicas) - 1}")
+        if replica < 0:
+            engine.dispatch(self.memory.address, -1, 0.0, 0.0, 0.0, 0.0)
+            self._row = self._observation = None
+            return
+        features = self.observe().replicas[replica]
+        self._send(replica, features[_UNCACHED], features[_RAW_TTFT], features[_RAW_TPOT])
+
+    def finish(self, drain_s: float = 600.0) -> None:
+        """Arrivals stop; what is in flight has so many seconds to end, the rest is unfinished.
+
+        A pending request and those that had not arrived count as unfinished too; the latter have no
+        arrival time.
+        """
+        engine.drain(self.memory.address, float(drain_s))
+        self._row = self._observation = None
+
+    def outcomes(self) -> OutcomeTable:
+        """One row per row of the trace, as of now."""
+        return outcome_table(self.trace, self.table, self.memory.outcomes)
+
+    def clone(self) -> Cluster:
+        """An independent cluster in the same state; the trace is shared."""
+        twin = Cluster.__new__(Cluster)
+        twin.replicas = self.replicas
+        twin.trace = self.trace
+        twin.table = self.table
+        twin.memory = self.memory.copy()
+        twin._believed = None if self._believed is None else self._believed.copy()
+        twin._row = self._row
+        twin._observation = self._observation
+        return twin
+
+    def set_health(self, replica: int, healthy: bool) -> None:
+        """Break a replica, or bring it back with an empty cache. The router learns of it at once.
+
+        All that it holds fails. The replica is not scraped while it is down.
+        """
+        if not 0 <= replica < len(self.replicas):
+            raise ValueError(f"replica {replica} is not in 0..{len(self.replicas) - 1}")
+        if healthy:
+            engine.recover(self.memory.address, replica)
+        else:
+            engine.fail(self.memory.address, replica)
+            if self._believed is not None:
+                self._believed.forget(replica)
+        self._observation = None
+
+    def _arrive(self, row: int) -> int | None:
+        """A request arrived (or, -1, none will): it is pending now."""
+        self._row = None if row == at.NONE else int(row)
+        self._observation = None
+        return self._row
+
+    def _send(self, replica: int, uncached: float, raw_ttft_s: float, raw_tpot_s: float) -> None:
+        """Dispatch with the estimates made for this replica."""
+        row = self._pending_row()
+        if self.memory.free_slots == 0:
+            self.memory.grow(2 * len(self.memory.sequences))
+        slot = engine.dispatch(
+            self.memory.address,
+            int(replica),
+            float(self.table.output_p50[row]),
+            float(uncached),
+            float(raw_ttft_s),
+            float(raw_tpot_s),
+        )
+        if slot != at.NONE and self._believed is not None:
+            self._believed.insert(int(replica), self._hashes())
+        self._row = self._observation = None
+
+    def _pending_row(self) -> int:
+        if self._row is None:
+            raise RuntimeError("no request is pending; call next_request() first")
+        return self._row
+
+    def _hashes(self) -> list[int]:
+        offsets = self.trace.block_offsets
+        row = self._pending_row()
+        hashes: list[int] = self.trace.block_hashes[offsets[row] : offsets[row + 1]].tolist()
+        return hashes
+
+
+def _static(trace: Trace, table: RequestTable) -> StaticTrace:
+    """What the engine reads of a trace."""
+    n = len(trace)
+    records: NDArray[Any] = np.zeros(n, dtype=at.TRACE)
+    records["input_tokens"] = np.maximum(trace.input_tokens, 1)
+    records["output_tokens"] = np.maximum(trace.output_tokens, 1)
+    records["priority"] = np.clip(trace.priority, 0, at.PRIORITIES - 1)
+    records["hash_start"] = trace.block_offsets[:-1]
+    records["hash_count"] = np.diff(trace.block_offsets)
+    records["think_time_s"] = np.maximum(trace.think_time_s, 0.0)
+    records["arrival_s"] = trace.arrival_s
+    records["weight"] = table.weight
+    records["ttft_slo_s"] = table.ttft_slo_s
+    records["tpot_slo_s"] = table.tpot_slo_s
+    records["first_child"] = at.NONE
+    records["next_sibling"] = at.NONE
+    children = np.flatnonzero(trace.parent >= 0)
+    for child in children[::-1].tolist():
+        parent = int(trace.parent[child])
+        records["next_sibling"][child] = records["first_child"][parent]
+        records["first_child"][parent] = child
+    return StaticTrace(
+        records=records,
+        roots=np.flatnonzero(trace.parent < 0),
+        hashes=np.ascontiguousarray(trace.block_hashes),
+        block_tokens=trace.block_tokens if len(trace.block_hashes) else 0,
+        children=len(children),
+    )

@@ -1,0 +1,374 @@
+"""The engine of a cluster: what happens between two decisions, in order of time.
+
+All functions take the address of a cluster's buffer (`layout.py`). Replicas do not affect each other
+between decisions, so each is advanced on its own; only while a session's next turn depends on an answer
+that is still being produced are all iterations of the cluster played in order of time.
+
+This engine steps through every iteration. Nothing outside the compiled modules relies on that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.env.account import (
+    aborted,
+    accrue,
+    dispatched,
+    refused,
+)
+from steersman.env.jit import compiled, njit
+from steersman.env.kv import evict, forget_span, release
+from steersman.env.layout import (
+    CANCELLED,
+    FAILED,
+    NONE,
+    PENDING,
+    REJECTED,
+    RUNNING,
+    UNFINISHED,
+    State,
+    open_state,
+)
+from steersman.env.queues import first_waiting, push_back, remove_waiting, take_slot
+from steersman.env.scheduler import begin_iteration, end_iteration, remove_running
+from steersman.predictors import ledger as plain_ledger
+
+_on_scrape = compiled(plain_ledger).on_scrape
+_HEALTHY = plain_ledger.HEALTHY
+
+
+@njit
+def next_request(address: int) -> int:
+    """Advance to the next arrival and return its row; NONE when no more will arrive."""
+    state = open_state(address)
+    cluster = state.cluster[0]
+    while True:
+        at_s, from_heap = _next_arrival(state)
+        if cluster.unborn == 0:
+            break
+        replica = _first_to_end(state)
+        end_s = state.replicas[replica].iteration_end_s
+        if end_s > at_s or end_s == np.inf:
+            break
+        _advance(state, replica, end_s)
+    if at_s == np.inf:
+        return NONE
+    row = _pop_birth(state) if from_heap else state.roots[cluster.next_root]
+    if not from_heap:
+        cluster.next_root += 1
+    cluster.now_s = at_s
+    cluster.pending = row
+    for replica in range(state.replicas.shape[0]):
+        _advance(state, replica, at_s)
+    return row
+
+
+@njit
+def dispatch(
+    address: int,
+    replica: int,
+    output_p50: float,
+    uncached: float,
+    raw_ttft_s: float,
+    raw_tpot_s: float,
+) -> int:
+    """Send the pending request to a replica; returns its slot, or NONE if it was not accepted.
+
+    The caller has made sure that a slot is free. See `Cluster.dispatch` for what is refused.
+    """
+    state = open_state(address)
+    cluster = state.cluster[0]
+    row = cluster.pending
+    cluster.pending = NONE
+    if replica < 0:
+        refused(state, row, NONE, REJECTED)
+        return NONE
+    owner = state.replicas[replica]
+    if owner.healthy == 0:
+        refused(state, row, replica, FAILED)
+        return NONE
+    source = state.trace[row]
+    if source.input_tokens + source.output_tokens > owner.token_limit:
+        refused(state, row, replica, REJECTED)
+        return NONE
+    slot = take_slot(state)
+    sequence = state.sequences[slot]
+    sequence.prompt = source.input_tokens
+    sequence.output = source.output_tokens
+    sequence.produced = 0
+    sequence.computed = 0
+    sequence.scheduled = 0
+    sequence.private_blocks = 0
+    sequence.shared = 0
+    sequence.hashes = 0
+    if owner.entry_tokens > 0:
+        sequence.hashes = min(source.hash_count, source.input_tokens // owner.entry_tokens)
+    sequence.hash_start = source.hash_start
+    sequence.row = row
+    sequence.priority = source.priority
+    facts = state.facts[slot]
+    facts.replica = replica
+    facts.arrival_s = cluster.now_s
+    facts.first_token_s = np.nan
+    facts.weight = source.weight
+    facts.ttft_slo_s = source.ttft_slo_s
+    facts.tpot_slo_s = source.tpot_slo_s
+    facts.output_p50 = output_p50
+    facts.uncached = uncached
+    facts.raw_ttft_s = raw_ttft_s
+    facts.raw_tpot_s = raw_tpot_s
+    facts.charged = 0.0
+    facts.cached_tokens = 0
+    facts.looked_up = 0
+    facts.preemptions = 0
+    facts.span_blocks = 0
+    facts.span_shared = 0
+    dispatched(state, slot, cluster.now_s)
+    push_back(state, replica, slot)
+    owner.try_admission = 1
+    if owner.iteration_end_s == np.inf:
+        begin_iteration(state, replica, cluster.now_s)
+    return slot
+
+
+@njit
+def advance_to(address: int, at_s: float) -> bool:
+    """Play all iterations that end by `at_s`; False if the event log was full before that.
+
+    For engines that are driven in real time; a cluster is advanced by `next_request` and `drain`.
+    """
+    state = open_state(address)
+    cluster = state.cluster[0]
+    for replica in range(state.replicas.shape[0]):
+        owner = state.replicas[replica]
+        while owner.iteration_end_s <= at_s:
+            if state.events.shape[0] - cluster.events < owner.running:
+                return False
+            cluster.now_s = max(cluster.now_s, owner.iteration_end_s)
+            _step(state, replica)
+    cluster.now_s = max(cluster.now_s, at_s)
+    return True
+
+
+@njit
+def cancel(address: int, slot: int) -> None:
+    """The client went away: free what the request holds now. A running iteration takes its time."""
+    state = open_state(address)
+    replica = state.facts[slot].replica
+    _remove(state, replica, slot)
+    aborted(state, slot, state.cluster[0].now_s, CANCELLED)
+    owner = state.replicas[replica]
+    owner.try_admission = 1
+
+
+@njit
+def fail(address: int, replica: int) -> None:
+    """A replica breaks: all it holds fails, its caches are lost, it accepts nothing."""
+    state = open_state(address)
+    _abort_all(state, replica, state.cluster[0].now_s, FAILED)
+    owner = state.replicas[replica]
+    owner.iteration_end_s = np.inf
+    evict(state, replica, owner.cached_blocks)
+    owner.healthy = 0
+    state.ledger[replica, _HEALTHY] = 0.0
+
+
+@njit
+def recover(address: int, replica: int) -> None:
+    """A replica is back, empty."""
+    state = open_state(address)
+    state.replicas[replica].healthy = 1
+    state.ledger[replica, _HEALTHY] = 1.0
+
+
+@njit
+def drain(address: int, drain_s: float) -> None:
+    """Arrivals stop: play what is in flight, for so many seconds; what is left is unfinished."""
+    state = open_state(address)
+    cluster = state.cluster[0]
+    until_s = cluster.now_s + drain_s
+    last_s = cluster.now_s
+    for replica in range(state.replicas.shape[0]):
+        owner = state.replicas[replica]
+        while owner.iteration_end_s <= until_s:
+            last_s = max(last_s, owner.iteration_end_s)
+            _advance(state, replica, owner.iteration_end_s)
+        if owner.running + owner.waiting > 0:
+            last_s = until_s
+    cluster.now_s = last_s
+    if cluster.pending != NONE:
+        refused(state, cluster.pending, NONE, UNFINISHED)
+        cluster.pending = NONE
+    for replica in range(state.replicas.shape[0]):
+        _abort_all(state, replica, last_s, UNFINISHED)
+        state.replicas[replica].iteration_end_s = np.inf
+    cluster.next_root = state.roots.shape[0]
+    cluster.born = 0
+    cluster.unborn = 0
+    for row in range(state.outcomes.shape[0]):
+        if state.outcomes[row].status == PENDING:
+            state.outcomes[row].status = UNFINISHED
+
+
+@njit
+def cost(address: int) -> float:
+    """Accrued by all requests up to now; see `account.py`."""
+    state = open_state(address)
+    cluster = state.cluster[0]
+    total = cluster.cost
+    for replica in range(state.replicas.shape[0]):
+        owner = state.replicas[replica]
+        accrue(state, replica, max(cluster.now_s, owner.cost_at_s))
+        total += owner.cost
+    return total
+
+
+@njit
+def replay(address: int, choices: NDArray[np.int64], output_p50: NDArray[np.float64]) -> int:
+    """Play a whole trace with a given replica for every row, without observations.
+
+    Stops early, to be called again, when no slot is free; returns the requests dispatched.
+    """
+    count = 0
+    state = open_state(address)
+    while state.cluster[0].free_slots > 0:
+        row = next_request(address)
+        if row == NONE:
+            break
+        prompt = float(state.trace[row].input_tokens)
+        dispatch(address, choices[row], output_p50[row], prompt, 0.0, 0.0)
+        count += 1
+    return count
+
+
+@njit
+def _advance(state: State, replica: int, until_s: float) -> None:
+    """Play one replica's iterations and scrapes up to and including `until_s`."""
+    owner = state.replicas[replica]
+    while True:
+        if owner.iteration_end_s <= owner.next_scrape_s:
+            if owner.iteration_end_s > until_s:
+                return
+            _step(state, replica)
+        else:
+            if owner.next_scrape_s > until_s:
+                return
+            _scrape(state, replica)
+
+
+@njit
+def _step(state: State, replica: int) -> None:
+    at_s = state.replicas[replica].iteration_end_s
+    end_iteration(state, replica)
+    begin_iteration(state, replica, at_s)
+
+
+@njit
+def _scrape(state: State, replica: int) -> None:
+    """The router reads the engine's metrics, or fails to."""
+    cluster = state.cluster[0]
+    owner = state.replicas[replica]
+    at_s = owner.next_scrape_s
+    owner.scrapes += 1
+    lost = _uniform(cluster.seed, replica, 2 * owner.scrapes) < cluster.scrape_loss
+    if owner.healthy == 1 and not lost:
+        usage = owner.held_blocks / owner.kv_blocks
+        _on_scrape(state.ledger[replica], at_s, float(owner.running), float(owner.waiting), usage)
+    spread = 2.0 * _uniform(cluster.seed, replica, 2 * owner.scrapes + 1) - 1.0
+    owner.next_scrape_s = at_s + cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
+
+
+@njit
+def _uniform(seed: int, stream: int, index: int) -> float:
+    """The `index`-th number in [0, 1) of a stream: SplitMix64, so that order of use does not matter."""
+    z = np.uint64(seed) + np.uint64(stream + 1) * np.uint64(0xD1B54A32D192ED03)
+    z = z + np.uint64(index) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit
+def _next_arrival(state: State) -> tuple[float, bool]:
+    """When the next known arrival is, and whether it is a session's next turn."""
+    cluster = state.cluster[0]
+    root_s = np.inf
+    if cluster.next_root < state.roots.shape[0]:
+        root_s = state.trace[state.roots[cluster.next_root]].arrival_s
+    if cluster.born > 0 and state.births[0].at_s < root_s:
+        return state.births[0].at_s, True
+    return root_s, False
+
+
+@njit
+def _pop_birth(state: State) -> int:
+    """Take the earliest child from the heap."""
+    cluster = state.cluster[0]
+    births = state.births
+    row: int = births[0].row
+    cluster.born -= 1
+    size = cluster.born
+    last_s = births[size].at_s
+    last_row = births[size].row
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and (
+            births[right].at_s < births[child].at_s
+            or (births[right].at_s == births[child].at_s and births[right].row < births[child].row)
+        ):
+            child = right
+        if last_s < births[child].at_s or (
+            last_s == births[child].at_s and last_row < births[child].row
+        ):
+            break
+        births[i].at_s = births[child].at_s
+        births[i].row = births[child].row
+        i = child
+    births[i].at_s = last_s
+    births[i].row = last_row
+    return row
+
+
+@njit
+def _first_to_end(state: State) -> int:
+    """The replica whose iteration ends first."""
+    best = 0
+    for replica in range(1, state.replicas.shape[0]):
+        if state.replicas[replica].iteration_end_s < state.replicas[best].iteration_end_s:
+            best = replica
+    return best
+
+
+@njit
+def _remove(state: State, replica: int, slot: int) -> None:
+    """Take a request out of the batch or the queue and free its memory."""
+    if state.sequences[slot].state == RUNNING:
+        owner = state.replicas[replica]
+        for i in range(owner.running):
+            if state.run[replica, i] == slot:
+                remove_running(state, replica, i)
+                break
+        release(state, replica, slot)
+    else:
+        forget_span(state, replica, slot)
+        remove_waiting(state, replica, slot)
+
+
+@njit
+def _abort_all(state: State, replica: int, at_s: float, status: int) -> None:
+    owner = state.replicas[replica]
+    while owner.running > 0:
+        slot = state.run[replica, owner.running - 1]
+        _remove(state, replica, slot)
+        aborted(state, slot, at_s, status)
+    while owner.waiting > 0:
+        slot = first_waiting(state, replica)
+        _remove(state, replica, slot)
+        aborted(state, slot, at_s, status)

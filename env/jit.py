@@ -1,0 +1,86 @@
+"""Compilation of the engine: numba with a disk cache that notices every edit.
+
+numba's own cache looks only at the file of the compiled function, so an edit in a function it calls
+would silently run stale machine code. Here the cache folder is named by a hash of every source file
+that is compiled (`KERNELS`) and of the versions of numba and Python: any edit starts a fresh folder.
+
+The router's account (`predictors/ledger.py`) is compiled from the very functions the router calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, TypeVar
+
+import numba
+
+from steersman.predictors import ledger
+
+KERNELS = ("jit", "layout", "kv", "prefix_cache", "queues", "account", "scheduler", "engine")
+"""Modules of `steersman.env` that are compiled."""
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def njit(function: FunctionT) -> FunctionT:
+    """Compile lazily, cached on disk where the user's cache folder can be written."""
+    previous = numba.config.CACHE_DIR
+    try:
+        numba.config.CACHE_DIR = "" if _CACHE is None else str(_CACHE)
+        compiled: FunctionT = numba.njit(cache=_CACHE is not None, error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = previous
+    return compiled
+
+
+def compiled(module: ModuleType) -> SimpleNamespace:
+    """Every function of `module` as machine code, private helpers included.
+
+    Each is rebuilt from its own code object over a copy of the module's globals in which the
+    functions are the compiled ones, so that what they call is compiled too; the module itself stays
+    as it is. Only those that are called are compiled in the end.
+    """
+    scope = dict(vars(module))
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__
+    ]
+    for name in names:
+        plain = scope[name]
+        twin = FunctionType(plain.__code__, scope, name, plain.__defaults__, plain.__closure__)
+        twin.__qualname__ = plain.__qualname__
+        twin.__module__ = plain.__module__
+        scope[name] = njit(twin)
+    return SimpleNamespace(**{name: scope[name] for name in names})
+
+
+def source_hash() -> str:
+    """Of everything that decides what the machine code is."""
+    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
+    folder = Path(__file__).parent
+    for path in (*(folder / f"{name}.py" for name in KERNELS), Path(ledger.__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path | None:
+    """`$XDG_CACHE_HOME/steersman/numba/<hash>`; None where it cannot be written."""
+    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        folder = Path(root).expanduser() / "steersman" / "numba" / source_hash()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError):
+        return None
+    return folder
+
+
+_CACHE = _cache_folder()

@@ -1,0 +1,273 @@
+"""The memory of a simulated cluster: one block of bytes, read as tables.
+
+Everything that changes while a cluster runs lives in one contiguous buffer, so that a copy of the
+buffer is a copy of the cluster. The buffer starts with an int64 header (`H_*`: sizes, and the offset
+of each table); `open_state` makes the tables from the buffer's address, in compiled code, at no cost
+in reference counts or in arguments. What a trace says never changes and is kept in a second buffer
+that all copies share; the header holds its address.
+
+Tables are arrays of C structs (numba records): `state.replicas[r].running`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from steersman.env.jit import njit
+from steersman.predictors.ledger import STATE_WIDTH
+
+Records = Any
+"""An array of C structs; their fields are read as attributes, in compiled code only."""
+
+PRIORITIES = 4
+NONE = -1
+"""No slot, no entry, no row."""
+
+# Outcome codes, in the order of `Status`; a row starts as PENDING.
+PENDING = 0
+OK = 1
+FAILED = 2
+REJECTED = 3
+CANCELLED = 4
+UNFINISHED = 5
+
+CLUSTER = np.dtype(
+    [
+        ("now_s", "f8"),
+        ("cost", "f8"),  # of requests that no replica accepted
+        ("scrape_interval_s", "f8"),
+        ("scrape_jitter", "f8"),
+        ("scrape_loss", "f8"),
+        ("seed", "i8"),
+        ("next_root", "i8"),  # next of `roots` that has not arrived
+        ("unborn", "i8"),  # children whose parents have not ended
+        ("born", "i8"),  # children in the heap
+        ("pending", "i8"),  # row that waits for a decision
+        ("free_slot", "i8"),  # head of the list of free slots
+        ("free_slots", "i8"),
+        ("events", "i8"),  # written since they were last read
+        ("prefix_cache", "i8"),
+    ],
+    align=True,
+)
+
+REPLICA = np.dtype(
+    [
+        # Profile; times include the replica's slowdown.
+        ("decode_base_s", "f8"),
+        ("decode_seq_s", "f8"),
+        ("decode_context_s", "f8"),
+        ("prefill_base_s", "f8"),
+        ("prefill_token_s", "f8"),
+        ("prefill_token2_s", "f8"),
+        ("host_overhead_s", "f8"),
+        ("max_num_seqs", "i8"),
+        ("max_batched_tokens", "i8"),
+        ("block_tokens", "i8"),
+        ("entry_tokens", "i8"),  # tokens of a prefix block; 0: nothing is shared
+        ("entry_blocks", "i8"),  # KV blocks of a prefix block
+        ("kv_blocks", "i8"),
+        ("token_limit", "i8"),  # longest prompt + output
+        # Engine.
+        ("iteration_end_s", "f8"),  # infinite when idle
+        ("healthy", "i8"),
+        ("running", "i8"),
+        ("waiting", "i8"),
+        ("try_admission", "i8"),  # 0: the head of the queue was refused and nothing was freed since
+        ("held_blocks", "i8"),  # in use by running sequences
+        ("cached_blocks", "i8"),  # of ended or preempted sequences; free, but remembered
+        ("lru_head", "i8"),  # least recently used prefix block without a user
+        ("lru_tail", "i8"),
+        ("span_head", "i8"),  # oldest preempted sequence that is remembered
+        ("span_tail", "i8"),
+        ("free_entry", "i8"),
+        # Scrapes.
+        ("next_scrape_s", "f8"),
+        ("scrapes", "i8"),
+        # Cost (`account.py`).
+        ("cost", "f8"),
+        ("cost_at_s", "f8"),
+        ("cost_rate", "f8"),
+        ("inflight", "i8"),
+        # Counters.
+        ("iterations", "i8"),
+        ("busy_s", "f8"),
+        ("preemptions", "i8"),
+        ("prefix_queries", "i8"),  # prompt tokens looked up
+        ("prefix_hits", "i8"),
+    ],
+    align=True,
+)
+
+SEQUENCE = np.dtype(
+    [  # What an iteration touches: one cache line.
+        ("prompt", "i4"),
+        ("output", "i4"),  # tokens it will produce
+        ("produced", "i4"),
+        ("computed", "i4"),  # tokens in the KV cache
+        ("scheduled", "i4"),  # tokens computed in the current iteration
+        ("private_blocks", "i4"),
+        ("shared", "i4"),  # prefix blocks it uses
+        ("hashes", "i4"),  # prefix blocks it has
+        ("hash_start", "i8"),
+        ("row", "i8"),
+        ("next", "i4"),  # in the waiting queue, or the free list
+        ("previous", "i4"),
+        ("priority", "i4"),
+        ("state", "i4"),
+    ],
+    align=True,
+)
+FREE, WAITING, RUNNING = 0, 1, 2
+
+FACTS = np.dtype(
+    [  # What only events touch, by the same slot.
+        ("replica", "i8"),
+        ("arrival_s", "f8"),
+        ("first_token_s", "f8"),
+        ("weight", "f8"),
+        ("ttft_slo_s", "f8"),
+        ("tpot_slo_s", "f8"),
+        ("output_p50", "f8"),
+        ("uncached", "f8"),
+        ("raw_ttft_s", "f8"),
+        ("raw_tpot_s", "f8"),
+        ("charged", "f8"),
+        ("cached_tokens", "i8"),
+        ("looked_up", "i8"),
+        ("preemptions", "i8"),
+        ("span_blocks", "i8"),  # KV blocks remembered since a preemption
+        ("span_shared", "i8"),  # prefix blocks before them
+        ("span_next", "i8"),
+        ("span_previous", "i8"),
+    ],
+    align=True,
+)
+
+ENTRY = np.dtype(
+    [  # A prefix block in a replica's KV cache.
+        ("key", "i8"),
+        ("users", "i4"),
+        ("next", "i4"),  # in the LRU list, or the free list
+        ("previous", "i4"),
+        ("padding", "i4"),
+    ],
+    align=True,
+)
+
+OUTCOME = np.dtype(
+    [
+        ("arrival_s", "f8"),
+        ("first_token_s", "f8"),
+        ("end_s", "f8"),
+        ("replica", "i4"),
+        ("produced", "i4"),
+        ("cached_tokens", "i4"),
+        ("preemptions", "i4"),
+        ("status", "i8"),
+    ],
+    align=True,
+)
+
+BIRTH = np.dtype([("at_s", "f8"), ("row", "i8")], align=True)
+EVENT = np.dtype([("at_s", "f8"), ("slot", "i8"), ("finished", "i8")], align=True)
+
+TRACE = np.dtype(
+    [
+        ("input_tokens", "i8"),
+        ("output_tokens", "i8"),
+        ("priority", "i8"),
+        ("hash_start", "i8"),
+        ("hash_count", "i8"),
+        ("first_child", "i8"),
+        ("next_sibling", "i8"),
+        ("think_time_s", "f8"),
+        ("arrival_s", "f8"),
+        ("weight", "f8"),
+        ("ttft_slo_s", "f8"),
+        ("tpot_slo_s", "f8"),
+    ],
+    align=True,
+)
+
+# Header: sizes, then the offset in bytes of each table.
+H_REPLICAS, H_SLOTS, H_ROWS, H_RUNNING, H_ENTRIES, H_TABLE, H_CHILDREN, H_EVENTS = range(8)
+H_CLUSTER, H_REPLICA, H_LEDGER, H_SEQUENCE, H_FACTS, H_RUN, H_QUEUE, H_ENTRY, H_HASH = range(8, 17)
+H_BIRTH, H_EVENT, H_OUTCOME = range(17, 20)
+H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addresses, and sizes
+HEADER = 32
+
+
+class State(NamedTuple):
+    """The tables of a cluster, in compiled code."""
+
+    cluster: Records
+    """(1,) CLUSTER"""
+    replicas: Records
+    """(n,) REPLICA"""
+    ledger: NDArray[np.float64]
+    """(n, STATE_WIDTH): what the router knows."""
+    sequences: Records
+    """(slots,) SEQUENCE"""
+    facts: Records
+    """(slots,) FACTS"""
+    run: NDArray[np.int32]
+    """(n, most max_num_seqs): slots that run, in the order in which they were admitted."""
+    queue: NDArray[np.int32]
+    """(n, PRIORITIES, 2): head and tail of each waiting queue."""
+    entries: Records
+    """(n, entries) ENTRY"""
+    table: NDArray[np.int32]
+    """(n, power of two): entry by hash, open addressing."""
+    births: Records
+    """(children,) BIRTH: a heap of children whose parents ended."""
+    events: Records
+    """(events,) EVENT: tokens, where they are recorded."""
+    outcomes: Records
+    """(rows,) OUTCOME"""
+    trace: Records
+    """(rows,) TRACE"""
+    roots: NDArray[np.int64]
+    """Rows without a parent, by arrival."""
+    hashes: NDArray[np.int64]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+    """An integer as a pointer."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+@njit
+def open_state(address: int) -> State:
+    """The tables of the buffer at `address`. The caller keeps the buffer alive."""
+    h = numba.carray(_pointer(address), (HEADER,), np.int64)
+    n, slots, rows = h[H_REPLICAS], h[H_SLOTS], h[H_ROWS]
+    entries, table = h[H_ENTRIES], h[H_TABLE]
+    return State(
+        numba.carray(_pointer(address + h[H_CLUSTER]), (1,), CLUSTER),
+        numba.carray(_pointer(address + h[H_REPLICA]), (n,), REPLICA),
+        numba.carray(_pointer(address + h[H_LEDGER]), (n, STATE_WIDTH), np.float64),
+        numba.carray(_pointer(address + h[H_SEQUENCE]), (slots,), SEQUENCE),
+        numba.carray(_pointer(address + h[H_FACTS]), (slots,), FACTS),
+        numba.carray(_pointer(address + h[H_RUN]), (n, h[H_RUNNING]), np.int32),
+        numba.carray(_pointer(address + h[H_QUEUE]), (n, PRIORITIES, 2), np.int32),
+        numba.carray(_pointer(address + h[H_ENTRY]), (n, entries), ENTRY),
+        numba.carray(_pointer(address + h[H_HASH]), (n, table), np.int32),
+        numba.carray(_pointer(address + h[H_BIRTH]), (h[H_CHILDREN],), BIRTH),
+        numba.carray(_pointer(address + h[H_EVENT]), (h[H_EVENTS],), EVENT),
+        numba.carray(_pointer(address + h[H_OUTCOME]), (rows,), OUTCOME),
+        numba.carray(_pointer(h[H_TRACE]), (rows,), TRACE),
+        numba.carray(_pointer(h[H_ROOTS]), (h[H_ROOT_COUNT],), np.int64),
+        numba.carray(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64),
+    )

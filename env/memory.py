@@ -1,0 +1,276 @@
+"""The Python side of a cluster's memory: allocate it, look into it, copy it, enlarge it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.env import layout as at
+from steersman.predictors import ledger as L
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import ReplicaSpec, Staleness
+
+_ALIGN = 64
+"""Bytes of a cache line."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTrace:
+    """What the engine reads of a trace. Shared by all copies of a cluster, never written."""
+
+    records: NDArray[Any]
+    """(rows,) TRACE"""
+    roots: NDArray[np.int64]
+    hashes: NDArray[np.int64]
+    block_tokens: int
+    """0: nothing is shared."""
+    children: int
+
+
+class Memory:
+    """One buffer and views of its tables (see `layout.py` for what is in them).
+
+    Args:
+        replicas: of one pool.
+        trace: kept alive as long as the memory is.
+        slots: requests that can be in flight at once; `grow` adds more.
+        events: room in the token log; 0 records no tokens.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[ReplicaSpec],
+        trace: StaticTrace,
+        *,
+        staleness: Staleness,
+        prefix_cache: bool,
+        seed: int,
+        slots: int,
+        events: int = 0,
+    ) -> None:
+        sharing = prefix_cache and trace.block_tokens > 0
+        most_entries = 0
+        if sharing:
+            most_entries = max(_entries(spec, trace.block_tokens) for spec in replicas)
+        self.trace = trace
+        self._allocate(
+            {
+                at.H_REPLICAS: len(replicas),
+                at.H_SLOTS: slots,
+                at.H_ROWS: len(trace.records),
+                at.H_RUNNING: max(spec.profile.max_num_seqs for spec in replicas),
+                at.H_ENTRIES: most_entries,
+                at.H_TABLE: 1 << (2 * most_entries + 1).bit_length(),
+                at.H_CHILDREN: trace.children,
+                at.H_EVENTS: events,
+            }
+        )
+        cluster = self.cluster
+        cluster["scrape_interval_s"] = staleness.scrape_interval_s
+        cluster["scrape_jitter"] = staleness.jitter
+        cluster["scrape_loss"] = staleness.loss
+        cluster["seed"] = seed & (2**62 - 1)
+        cluster["unborn"] = trace.children
+        cluster["pending"] = at.NONE
+        cluster["free_slot"] = at.NONE
+        cluster["prefix_cache"] = prefix_cache
+        self._free(0)
+        self.queue[:] = at.NONE
+        self.outcomes["arrival_s"] = np.nan
+        self.outcomes["first_token_s"] = np.nan
+        self.outcomes["end_s"] = np.nan
+        self.outcomes["replica"] = at.NONE
+        self.outcomes["status"] = at.PENDING
+        rng = np.random.default_rng([seed & (2**62 - 1), 0x5C4A9E])
+        for row, spec in enumerate(replicas):
+            self._describe(row, spec, trace.block_tokens if sharing else 0)
+            # The pool is idle and was scraped just now; the next scrapes are spread over the interval.
+            self.ledger[row] = L.new_row(spec.profile)
+            L.on_scrape(self.ledger[row], 0.0, 0.0, 0.0, 0.0)
+            self.replicas["next_scrape_s"][row] = rng.random() * staleness.scrape_interval_s
+
+    @property
+    def free_slots(self) -> int:
+        """Requests that can still be put in flight."""
+        return int(self._cluster_ints[_FREE_SLOTS])
+
+    @property
+    def now_s(self) -> float:
+        """The cluster's clock."""
+        return float(self._now[0])
+
+    def copy(self) -> Memory:
+        """An independent cluster in the same state: one copy of the buffer."""
+        twin = Memory.__new__(Memory)
+        twin.trace = self.trace
+        twin._adopt(_aligned_copy(self.buffer))
+        return twin
+
+    def grow(self, slots: int, trace: StaticTrace | None = None, events: int | None = None) -> None:
+        """Make room for more requests in flight, and for the rows of a longer trace."""
+        old = Memory.__new__(Memory)
+        old.trace = self.trace
+        old._adopt(self.buffer)
+        sizes = {key: int(old.header[key]) for key in range(at.H_EVENTS + 1)}
+        sizes[at.H_SLOTS] = slots
+        if events is not None:
+            sizes[at.H_EVENTS] = events
+        if trace is not None:
+            self.trace = trace
+            sizes[at.H_ROWS] = len(trace.records)
+        self._allocate(sizes)
+        for name in ("cluster", "replicas", "ledger", "run", "queue", "entries", "table", "births"):
+            getattr(self, name)[...] = getattr(old, name)
+        for name in ("sequences", "facts", "outcomes", "events"):
+            getattr(self, name)[: len(getattr(old, name))] = getattr(old, name)
+        self._free(len(old.sequences))
+
+    def _allocate(self, sizes: dict[int, int]) -> None:
+        header = np.zeros(at.HEADER, dtype=np.int64)
+        for key, size in sizes.items():
+            header[key] = size
+        header[at.H_TRACE] = self.trace.records.ctypes.data
+        header[at.H_ROOTS] = self.trace.roots.ctypes.data
+        header[at.H_ROOT_COUNT] = len(self.trace.roots)
+        header[at.H_HASHES] = self.trace.hashes.ctypes.data
+        header[at.H_HASH_COUNT] = len(self.trace.hashes)
+        end = header.nbytes
+        for key, (shape, dtype) in _tables(header).items():
+            end += -end % _ALIGN
+            header[key] = end
+            end += int(np.prod(shape)) * dtype.itemsize
+        buffer = _aligned(end)
+        buffer[:] = 0
+        buffer[: header.nbytes] = header.view(np.uint8)
+        self._adopt(buffer)
+        self.table[:] = at.NONE
+
+    def _adopt(self, buffer: NDArray[np.uint8]) -> None:
+        """Use a buffer that is laid out already."""
+        self.buffer = buffer
+        self.address = int(buffer.__array_interface__["data"][0])
+        self.header = buffer[: 8 * at.HEADER].view(np.int64)
+        self.cluster = self._table(at.H_CLUSTER)
+        self._cluster_ints = self.cluster.view(np.int64)
+        self._now = self.cluster["now_s"]
+        self.replicas = self._table(at.H_REPLICA)
+        self.ledger: NDArray[np.float64] = self._table(at.H_LEDGER)
+
+    def _table(self, key: int) -> NDArray[Any]:
+        shape, dtype = _tables(self.header)[key]
+        start = int(self.header[key])
+        stop = start + int(np.prod(shape)) * dtype.itemsize
+        return self.buffer[start:stop].view(dtype).reshape(shape)
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        """Tables that are rarely looked into from Python."""
+        if name in _RARE:
+            return self._table(_RARE[name])
+        raise AttributeError(name)
+
+    def _free(self, first: int) -> None:
+        """Put the slots from `first` on into the list of free ones, the lowest to be used first."""
+        slots = len(self.sequences)
+        following = np.arange(first + 1, slots + 1)
+        following[-1:] = self.cluster["free_slot"][0]
+        self.sequences["next"][first:] = following
+        self.cluster["free_slot"] = first
+        self.cluster["free_slots"] += slots - first
+
+    def _describe(self, row: int, spec: ReplicaSpec, entry_tokens: int) -> None:
+        """Write a replica's profile."""
+        profile = spec.profile
+        kv_blocks = profile.kv_capacity_tokens // profile.block_tokens
+        replica = self.replicas[row]
+        for field in _TIMES:
+            replica[field] = getattr(profile, field) * spec.slowdown
+        replica["max_num_seqs"] = profile.max_num_seqs
+        replica["max_batched_tokens"] = profile.max_batched_tokens
+        replica["block_tokens"] = profile.block_tokens
+        replica["kv_blocks"] = kv_blocks
+        limit = min(kv_blocks * profile.block_tokens, profile.model.context_window_tokens)
+        replica["token_limit"] = limit
+        replica["iteration_end_s"] = np.inf
+        replica["healthy"] = 1
+        replica["try_admission"] = 1
+        for field in ("lru_head", "lru_tail", "span_head", "span_tail", "free_entry"):
+            replica[field] = at.NONE
+        if entry_tokens:
+            count = _entries(spec, entry_tokens)
+            replica["entry_tokens"] = entry_tokens
+            replica["entry_blocks"] = entry_tokens // profile.block_tokens
+            following = np.arange(1, count + 1)
+            following[-1:] = at.NONE
+            self.entries["next"][row, :count] = following
+            replica["free_entry"] = 0 if count else at.NONE
+
+
+_TIMES = (
+    "decode_base_s",
+    "decode_seq_s",
+    "decode_context_s",
+    "prefill_base_s",
+    "prefill_token_s",
+    "prefill_token2_s",
+    "host_overhead_s",
+)
+_RARE = {
+    "sequences": at.H_SEQUENCE,
+    "facts": at.H_FACTS,
+    "run": at.H_RUN,
+    "queue": at.H_QUEUE,
+    "entries": at.H_ENTRY,
+    "table": at.H_HASH,
+    "births": at.H_BIRTH,
+    "events": at.H_EVENT,
+    "outcomes": at.H_OUTCOME,
+}
+_FREE_SLOTS = list(at.CLUSTER.names or ()).index("free_slots")
+
+
+def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and type of each table, in the order in which they lie in the buffer."""
+    n, slots, rows, running, entries, table, children, events = (
+        int(h) for h in header[: at.H_EVENTS + 1]
+    )
+    return {
+        at.H_CLUSTER: ((1,), at.CLUSTER),
+        at.H_REPLICA: ((n,), at.REPLICA),
+        at.H_LEDGER: ((n, L.STATE_WIDTH), np.dtype(np.float64)),
+        at.H_SEQUENCE: ((slots,), at.SEQUENCE),
+        at.H_FACTS: ((slots,), at.FACTS),
+        at.H_RUN: ((n, running), np.dtype(np.int32)),
+        at.H_QUEUE: ((n, at.PRIORITIES, 2), np.dtype(np.int32)),
+        at.H_ENTRY: ((n, entries), at.ENTRY),
+        at.H_HASH: ((n, table), np.dtype(np.int32)),
+        at.H_BIRTH: ((children,), at.BIRTH),
+        at.H_EVENT: ((events,), at.EVENT),
+        at.H_OUTCOME: ((rows,), at.OUTCOME),
+    }
+
+
+def _entries(spec: ReplicaSpec, block_tokens: int) -> int:
+    """Prefix blocks that fit a replica's KV cache."""
+    profile = spec.profile
+    if block_tokens % profile.block_tokens:
+        raise ConfigError(
+            f"replica '{spec.replica_id}': block_tokens = {profile.block_tokens} does not divide the "
+            f"trace's prefix blocks of {block_tokens} tokens; change it or set prefix_cache to false"
+        )
+    return profile.kv_capacity_tokens // profile.block_tokens // (block_tokens // profile.block_tokens)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    raw = np.empty(size + _ALIGN, dtype=np.uint8)
+    start = -int(raw.__array_interface__["data"][0]) % _ALIGN
+    return raw[start : start + size]
+
+
+def _aligned_copy(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    twin = _aligned(len(buffer))
+    np.copyto(twin, buffer)
+    return twin

@@ -1,0 +1,136 @@
+"""What is known of every request of a trace before it is routed, as columns.
+
+The same values as `predictors/features.py` gives for one request at a time, computed for a whole trace
+at once: an episode of thousands of requests is prepared in milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.predictors import analytic
+from steersman.predictors import ledger as L
+from steersman.predictors.features import (
+    LARGE_MODEL_WEIGHTS_GIB,
+    LENGTH_FEATURES,
+    REQUEST_FEATURES,
+    TPOT_SLO_LARGE_S,
+    TPOT_SLO_S,
+    TTFT_SLO_FACTOR,
+    TTFT_SLO_FLOOR_S,
+)
+from steersman.predictors.history import causal_quantiles
+from steersman.traces.errors import TraceError
+from steersman.traces.schema import Priority
+from steersman.traces.trace import Trace
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+CLASS_WEIGHTS = {
+    Priority.INTERACTIVE: 1.0,
+    Priority.SEMI_INTERACTIVE: 1.0,
+    Priority.BATCH: 0.25,
+    Priority.BACKGROUND: 0.25,
+}
+"""Weight of a request in J (EVALUATION, "Requests and service levels")."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTable:
+    """n requests of a trace, as a router and an evaluator see them."""
+
+    features: Float32
+    """(n, len(REQUEST_FEATURES))"""
+    output_p50: Float64
+    """(n,): predicted."""
+    weight: Float64
+    ttft_slo_s: Float64
+    tpot_slo_s: Float64
+
+
+def request_table(
+    trace: Trace,
+    state: Float64,
+    *,
+    output_quantiles: NDArray[np.floating] | None = None,
+    length_features: Float32 | None = None,
+) -> RequestTable:
+    """Prepare a trace for a pool.
+
+    Args:
+        state: (replicas, STATE_WIDTH) of the pool: service levels depend on its hardware.
+        output_quantiles: (n, 2) predicted p50 and p90 of output tokens; None: the quantiles of all
+            outputs of the trace, the same for every request.
+        length_features: (n, len(LENGTH_FEATURES)), if the caller has them; None: `length_matrix`.
+
+    Raises:
+        TraceError: an output length is unknown.
+    """
+    n = len(trace)
+    unknown = np.flatnonzero(trace.output_tokens < 0)
+    if len(unknown):
+        row = int(unknown[0])
+        raise TraceError(
+            f"trace '{trace.name}': request '{trace.request_ids[row]}' has no output_tokens; "
+            "the cluster model needs them, drop the row or fill it in"
+        )
+    if output_quantiles is None:
+        output_quantiles = np.tile(
+            np.quantile(np.maximum(trace.output_tokens, 1), (0.5, 0.9)) if n else np.ones(2), (n, 1)
+        )
+    if output_quantiles.shape != (n, 2):
+        raise ValueError(f"output_quantiles has shape {output_quantiles.shape}, expected ({n}, 2)")
+    if length_features is None:
+        length_features = length_matrix(trace)
+    ttft_slo_s, tpot_slo_s = slo_columns(state, trace.input_tokens.astype(np.float64))
+    features = np.empty((n, len(REQUEST_FEATURES)), dtype=np.float32)
+    known = len(LENGTH_FEATURES)
+    features[:, :known] = length_features
+    features[:, known : known + 2] = output_quantiles
+    features[:, known + 2] = ttft_slo_s
+    features[:, known + 3] = tpot_slo_s
+    weights = np.array([CLASS_WEIGHTS[priority] for priority in Priority])
+    return RequestTable(
+        features=features,
+        output_p50=np.ascontiguousarray(output_quantiles[:, 0], dtype=np.float64),
+        weight=weights[trace.priority],
+        ttft_slo_s=ttft_slo_s,
+        tpot_slo_s=tpot_slo_s,
+    )
+
+
+def length_matrix(trace: Trace) -> Float32:
+    """`predictors.features.length_features` of every row, with the tenants' causal histories."""
+    history = causal_quantiles(trace)
+    known_hour = np.isfinite(trace.hour_of_day)
+    angle = 2.0 * np.pi * np.where(known_hour, trace.hour_of_day, 0.0) / 24.0
+    columns = (
+        trace.input_tokens,
+        trace.max_tokens,
+        trace.stream,
+        trace.priority,
+        trace.tools,
+        trace.has_code,
+        trace.question_type,
+        trace.turns,
+        np.diff(trace.block_offsets),
+        trace.lora >= 0,
+        np.where(known_hour, np.sin(angle), 0.0),
+        np.where(known_hour, np.cos(angle), 0.0),
+        history[:, 0],
+        history[:, 1],
+    )
+    return np.stack([column.astype(np.float32) for column in columns], axis=1)
+
+
+def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, Float64]:
+    """`predictors.features.slo_s` of many prompts, each (n,)."""
+    unloaded = analytic.unloaded_ttft_s(state, prompt_tokens[:, None])
+    ttft = np.maximum(TTFT_SLO_FLOOR_S, TTFT_SLO_FACTOR * np.median(unloaded, axis=1))
+    large = float(state[:, L.WEIGHTS_GIB].max()) >= LARGE_MODEL_WEIGHTS_GIB
+    tpot = np.full(len(prompt_tokens), TPOT_SLO_LARGE_S if large else TPOT_SLO_S)
+    return ttft, tpot
