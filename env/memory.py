@@ -129,15 +129,24 @@ class Memory:
             getattr(self, name)[: len(getattr(old, name))] = getattr(old, name)
         self._free(len(old.sequences))
 
-    def _allocate(self, sizes: dict[int, int]) -> None:
-        header = np.zeros(at.HEADER, dtype=np.int64)
-        for key, size in sizes.items():
-            header[key] = size
+    def use_trace(self, trace: StaticTrace) -> None:
+        """Read from another trace of the same number of rows from now on."""
+        self.trace = trace
+        self._point(self.header)
+
+    def _point(self, header: NDArray[np.int64]) -> None:
+        """Write down where the trace lies."""
         header[at.H_TRACE] = self.trace.records.ctypes.data
         header[at.H_ROOTS] = self.trace.roots.ctypes.data
         header[at.H_ROOT_COUNT] = len(self.trace.roots)
         header[at.H_HASHES] = self.trace.hashes.ctypes.data
         header[at.H_HASH_COUNT] = len(self.trace.hashes)
+
+    def _allocate(self, sizes: dict[int, int]) -> None:
+        header = np.zeros(at.HEADER, dtype=np.int64)
+        for key, size in sizes.items():
+            header[key] = size
+        self._point(header)
         end = header.nbytes
         for key, (shape, dtype) in _tables(header).items():
             end += -end % _ALIGN
