@@ -1,0 +1,251 @@
+"""The router's configuration: one YAML file, one model per section.
+
+Every key has a default but `backends`. Unknown keys are refused. Relative paths are relative to the
+working directory. Secrets are never in the file: a
+backend's API key is named by the environment variable that holds it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from steersman.agents.guard import GuardSettings
+from steersman.traces.settings import Settings
+
+REPLICA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,63}")
+"""It goes into a response header, metric labels and logs, so it is kept this plain."""
+
+
+class BackendSettings(Settings):
+    """One replica: a server that speaks the OpenAI API."""
+
+    url: str = Field(description="Base URL, for example http://10.0.0.7:8000; a final /v1 is dropped.")
+    id: str = Field(default="", description="Name in logs, metrics and headers; default host:port.")
+    models: tuple[str, ...] = Field(
+        default=(), description="Models it serves; empty to ask the backend's /v1/models."
+    )
+    profile: str = Field(
+        default="", description="Hardware profile: a bundled name or a YAML file; '' for the router's."
+    )
+    weight: float = Field(
+        default=1.0, gt=0, le=100, description="Factor on its base weight in the weighted policies."
+    )
+    api_key_env: str = Field(
+        default="",
+        description="Environment variable with the backend's API key; '' passes the client's on.",
+    )
+    metrics_path: str = Field(
+        default="/metrics", description="Page with the engine's metrics; '' if it has none."
+    )
+    health_path: str = Field(default="/health", description="Answers 2xx while the replica is well.")
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            parts.port  # noqa: B018 (reading it checks it)
+        except ValueError as error:
+            raise ValueError(f"not a URL ({error}); write it like http://host:8000") from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("not an http(s) URL; write it like http://host:8000")
+        if parts.username or parts.password:
+            raise ValueError("has credentials in it; name them with api_key_env instead")
+        if parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f]", url):
+            raise ValueError("has a query, a fragment or blanks; write it like http://host:8000")
+        return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+    @field_validator("id")
+    @classmethod
+    def _check_id(cls, name: str) -> str:
+        if name and not REPLICA_ID.fullmatch(name):
+            raise ValueError("use up to 64 letters, digits and . _ : -")
+        return name
+
+    @field_validator("metrics_path", "health_path")
+    @classmethod
+    def _check_path(cls, path: str) -> str:
+        if path and not re.fullmatch(r"/[!-~]*", path):
+            raise ValueError("write a path that begins with /")
+        return path
+
+    @property
+    def replica_id(self) -> str:
+        """`id`, or host:port of the URL."""
+        return self.id or urlsplit(self.url).netloc
+
+
+class ScrapeSettings(Settings):
+    """How the engines' metrics are read."""
+
+    interval_s: float = Field(
+        default=0.2, ge=0.05, le=60, description="Time between two scrapes of a replica, in seconds."
+    )
+    jitter: float = Field(
+        default=0.1, ge=0, lt=1, description="Each interval is drawn from interval_s * (1 ± jitter)."
+    )
+    timeout_s: float = Field(default=1.0, gt=0, le=60, description="For one scrape, in seconds.")
+    max_backoff_s: float = Field(
+        default=5.0, gt=0, le=300, description="Longest pause after repeated failures, in seconds."
+    )
+
+
+class HealthSettings(Settings):
+    """When a replica is taken out and brought back (SPEC D1)."""
+
+    interval_s: float = Field(
+        default=5.0, gt=0, le=300, description="Time between two checks, in seconds."
+    )
+    timeout_s: float = Field(default=2.0, gt=0, le=60, description="For one check, in seconds.")
+    failures: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="Failures in a row, of checks or requests, that take it out.",
+    )
+    successes: int = Field(default=2, ge=1, le=100, description="Checks in a row that bring it back.")
+
+
+class TimeoutSettings(Settings):
+    """Patience with clients and replicas, in seconds."""
+
+    connect_s: float = Field(default=2.0, gt=0, description="To connect to a replica.")
+    first_byte_s: float = Field(
+        default=600.0, gt=0, description="Until a replica's first byte; without streaming, the answer."
+    )
+    idle_s: float = Field(default=120.0, gt=0, description="Between two pieces of a streamed answer.")
+    body_s: float = Field(default=60.0, gt=0, description="For a client to send its whole request.")
+    drain_s: float = Field(
+        default=30.0, ge=0, description="For requests in flight to end after SIGTERM; then they are cut."
+    )
+
+
+class RetrySettings(Settings):
+    """Retries: only before the first byte has gone to the client, on another replica (SPEC D3)."""
+
+    attempts: int = Field(default=3, ge=0, le=10, description="Further attempts for one request.")
+    budget_ratio: float = Field(
+        default=0.2, ge=0, le=1, description="Retries each new request adds to the budget."
+    )
+    budget_burst: int = Field(
+        default=500, ge=0, description="Retries the budget can hold; it starts full."
+    )
+    statuses: tuple[int, ...] = Field(
+        default=(429, 500, 502, 503, 504), description="Answers of a replica that are tried elsewhere."
+    )
+    max_retry_after_s: float = Field(
+        default=60.0, ge=0, description="Longest Retry-After for which a replica is left in peace."
+    )
+
+
+class LimitSettings(Settings):
+    """Bounds on what a client or a replica may send."""
+
+    body_bytes: int = Field(default=32 * 2**20, ge=1024, description="Largest request body.")
+    header_bytes: int = Field(
+        default=32 * 2**10, ge=1024, description="Largest sum of the names and values of headers."
+    )
+    hold_bytes: int = Field(
+        default=2**20,
+        ge=0,
+        description="Of an answer that does not stream, held back so that a break can still be retried.",
+    )
+    connections_per_replica: int = Field(
+        default=0, ge=0, description="Connections to one replica at once; 0 for no limit."
+    )
+
+
+class PolicySettings(Settings):
+    """Who decides."""
+
+    name: str = Field(
+        default="learned",
+        description="A policy's name; 'learned' for the bundle's, guarded, with the guard's fallbacks.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The policy's own constants; 'learned' knows 'exploration', a share from 0 to 0.1.",
+    )
+    seed: int = Field(default=0, ge=0, description="Of the policies' random draws.")
+
+
+class LearnedOptions(Settings):
+    """`policy.options` of `learned`."""
+
+    exploration: float = Field(
+        default=0.01,
+        ge=0,
+        le=0.1,
+        description="Share of decisions drawn evenly, so that the log can judge other policies.",
+    )
+
+
+class BundleSettings(Settings):
+    """The trained models."""
+
+    directory: str = Field(default="", description="Directory of the bundle; '' for none.")
+    watch_interval_s: float = Field(
+        default=2.0, ge=0, description="Time between two looks for a new bundle, in seconds; 0: never."
+    )
+
+
+class OutcomeLogSettings(Settings):
+    """The log of what was decided and what came of it. It never holds prompt text."""
+
+    directory: str = Field(default="", description="Where it is written; '' for no log.")
+    segment_bytes: int = Field(
+        default=64 * 2**20, ge=2**16, description="Size at which a file is closed."
+    )
+    total_bytes: int = Field(
+        default=2**30, ge=2**17, description="Size of all files; the oldest are deleted above it."
+    )
+    flush_interval_s: float = Field(
+        default=0.5, gt=0, le=60, description="Longest time a record waits in memory, in seconds."
+    )
+
+
+class RouterSettings(Settings):
+    """The whole file."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 for any free one.")
+    backends: tuple[BackendSettings, ...] = Field(
+        min_length=1, description="The replicas. Those that serve the same model form its pool."
+    )
+    profile: str = Field(
+        default="a100-llama-3.1-8b", description="Hardware profile of backends that name none."
+    )
+    policy: PolicySettings = Field(default=PolicySettings(), description="Who decides.")
+    guard: GuardSettings = Field(
+        default=GuardSettings(), description="When the learned policy is overruled, and by whom."
+    )
+    tokenizer: str = Field(
+        default="", description="A tokenizer.json to count prompt tokens with; '' to estimate them."
+    )
+    bundle: BundleSettings = Field(default=BundleSettings(), description="The trained models.")
+    scrape: ScrapeSettings = Field(default=ScrapeSettings(), description="Reading engines' metrics.")
+    health: HealthSettings = Field(default=HealthSettings(), description="Taking replicas out and back.")
+    timeouts: TimeoutSettings = Field(default=TimeoutSettings(), description="Patience, in seconds.")
+    retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
+    limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")
+    outcome_log: OutcomeLogSettings = Field(
+        default=OutcomeLogSettings(), description="The log of decisions and outcomes."
+    )
+
+    @model_validator(mode="after")
+    def _check_unique(self) -> Self:
+        seen: dict[str, str] = {}
+        for backend in self.backends:
+            name = backend.replica_id
+            if not REPLICA_ID.fullmatch(name):
+                raise ValueError(f"backend {backend.url} needs an 'id'; add one")
+            if name in seen:
+                raise ValueError(f"two backends are called '{name}'; give each its own 'id'")
+            if backend.url in seen.values():
+                raise ValueError(f"{backend.url} is listed twice; raise its 'weight' instead")
+            seen[name] = backend.url
+        return self

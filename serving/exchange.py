@@ -1,0 +1,84 @@
+"""One request's way through the router, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.types import Send
+
+from steersman.serving import headers as H
+from steersman.serving.intake import Intake
+from steersman.serving.interrupt import Interrupt
+from steersman.serving.router import Prepared, Route
+from steersman.serving.tap import StreamTap, Usage
+from steersman.traces.schema import Status
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class Answer:
+    """A replica's answer of which all is here."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Filled in by the proxy on the way, read by the recorder at the end."""
+
+    intake: Intake
+    prepared: Prepared
+    path: str
+    interrupt: Interrupt
+    send: Send
+    retries: int = 0
+    route: Route | None = None
+    """The last attempt's."""
+    status: Status = Status.FAILED
+    http_status: int = 0
+    """What the client got; 0 if nothing."""
+    first_token_s: float | None = None
+    end_s: float = 0.0
+    usage: Usage | None = None
+    output_tokens: int = 0
+    reason: str = ""
+    """Why it did not end well."""
+    tap: StreamTap = field(default_factory=StreamTap)
+
+    @property
+    def streamed_tokens(self) -> int:
+        """Output tokens so far, where the backend has not said."""
+        return self.tap.estimated_tokens(chat=self.intake.text.chat)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the status and the headers: from here on the answer is the client's."""
+        self.http_status = status
+        headers = [*headers, *self.decision_headers()]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def end(self, piece: bytes = b"") -> None:
+        """Send the last piece."""
+        self.interrupt.disarm()
+        await self.send({"type": "http.response.body", "body": piece})
+
+    async def send_whole(self, answer: Answer) -> None:
+        """Send a complete answer."""
+        length = (b"content-length", str(len(answer.body)).encode())
+        await self.start(answer.status, [*answer.headers, length])
+        await self.end(answer.body)
+
+    def decision_headers(self) -> Headers:
+        """What the response says of the decision."""
+        headers = [(H.DECISION_HEADER, self.prepared.request.request_id.encode())]
+        if self.route is not None:
+            decision = self.route.decision
+            headers += [
+                (H.REPLICA_HEADER, self.route.replica.id.encode()),
+                (H.POLICY_HEADER, decision.policy.encode()),
+            ]
+            if decision.fallback_reason:
+                headers.append((H.FALLBACK_HEADER, decision.fallback_reason.encode()))
+        return headers

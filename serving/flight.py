@@ -1,0 +1,86 @@
+"""One attempt on one replica, and its place in the router's account (`predictors/ledger.py`).
+
+Whatever happens, the account is balanced: what a dispatch adds, exactly one of `finish` and `abort`
+takes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from steersman.predictors import ledger as L
+from steersman.serving.pool import Fleet
+from steersman.serving.router import Route
+
+
+class Flight:
+    """From dispatch to end. Making one dispatches."""
+
+    __slots__ = ("_landed", "_prefilling", "_row", "_timer", "_uncached", "route", "ttft_s")
+
+    def __init__(self, route: Route, fleet: Fleet) -> None:
+        self.route = route
+        self.ttft_s = float("nan")
+        """From dispatch to the first token seen; NaN before, and without streaming."""
+        # The row outlives the fleet's other news: it is a view of the one matrix.
+        self._row = fleet.state[route.replica.index]
+        self._uncached = route.uncached_tokens
+        self._prefilling = True
+        self._landed = False
+        self._timer: asyncio.TimerHandle | None = None
+        request = route.prepared.request
+        L.on_dispatch(self._row, request.input_tokens, self._uncached, route.prepared.output_p50)
+        if request.block_hashes:
+            fleet.prefixes.insert(route.replica.index, request.block_hashes)
+        if not request.stream:
+            # Nobody will tell when its prefill is over: believe the estimate.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(route.ttft_s, self._believe_first_token)
+
+    def first_token(self, now_s: float) -> None:
+        """The first piece of a stream arrived."""
+        if self._prefilling:
+            self._prefilling = False
+            self.ttft_s = now_s - self.route.dispatched_s
+            L.on_first_token(self._row, self._uncached, self.ttft_s, self.route.raw_ttft_s)
+
+    def finish(self, now_s: float, output_tokens: int) -> None:
+        """It ended well."""
+        route, row = self.route, self._row
+        measured = not self._prefilling and self._timer is None
+        self._believe_first_token()
+        self._land()
+        e2e_s = now_s - route.dispatched_s
+        # Without a first token seen there is no time per token: what is known of it stays as it is.
+        tpot_s, estimated_s = float(row[L.MEAN_TPOT_S]), 0.0
+        if measured and output_tokens > 1:
+            tpot_s = (e2e_s - self.ttft_s) / (output_tokens - 1)
+            estimated_s = route.raw_tpot_s
+        request, output_p50 = route.prepared.request, route.prepared.output_p50
+        L.on_finish(row, request.input_tokens, output_p50, output_tokens, e2e_s, tpot_s, estimated_s)
+
+    def abort(self, output_tokens: int) -> None:
+        """It failed, was refused or was cancelled. Does nothing after `finish` or another `abort`."""
+        if self._landed:
+            return
+        self._land()
+        prepared = self.route.prepared
+        L.on_abort(
+            self._row,
+            prepared.request.input_tokens,
+            self._uncached,
+            prepared.output_p50,
+            output_tokens,
+            not self._prefilling,
+        )
+
+    def _believe_first_token(self) -> None:
+        if self._prefilling:
+            self._prefilling = False
+            # The mean itself as the outcome, and no estimate: nothing is learned from a belief.
+            L.on_first_token(self._row, self._uncached, self._row[L.MEAN_TTFT_S], 0.0)
+
+    def _land(self) -> None:
+        self._landed = True
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,173 @@
+"""Headers: what a client may ask through them, and which of them travel on.
+
+Hints are validated: a hint that cannot be understood is refused with status 400, because a misspelt
+objective which is quietly ignored is found in production. Each hint has our name and, where another
+system's header means the same, that name too; ours wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from steersman.serving.errors import ApiError, Code
+from steersman.traces.schema import Priority
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+SESSION = (b"x-session-id",)
+TENANT = (b"x-steersman-tenant", b"x-llm-d-inference-fairness-id")
+PRIORITY = (b"x-steersman-priority",)
+TTFT_SLO = (b"x-steersman-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
+TPOT_SLO = (b"x-steersman-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
+
+REPLICA_HEADER = b"x-steersman-replica"
+POLICY_HEADER = b"x-steersman-policy"
+DECISION_HEADER = b"x-steersman-decision-id"
+FALLBACK_HEADER = b"x-steersman-fallback"
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"trailers",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+"""RFC 9110, 7.6.1, and what older agents add."""
+
+_NOT_UPSTREAM = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding"}
+"""Set by the client session itself. Answers are asked for uncompressed: their usage is read."""
+_NOT_DOWNSTREAM = HOP_BY_HOP | {b"date", b"server", b"content-length"}
+_OURS = frozenset((REPLICA_HEADER, POLICY_HEADER, DECISION_HEADER, FALLBACK_HEADER))
+
+_PRIORITIES = {
+    key: priority
+    for priority in Priority
+    for key in (str(priority.value), f"p{priority.value}", priority.name.lower().replace("_", "-"))
+}
+_HINTS = frozenset((*SESSION, *TENANT, *PRIORITY, *TTFT_SLO, *TPOT_SLO))
+_NAME = re.compile(r"[!-~]{1,256}")
+_MILLISECONDS = re.compile(r"\d{1,9}(\.\d{1,6})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the client asked for; None or empty where it did not say."""
+
+    session_id: str | None = None
+    tenant: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    ttft_slo_s: float | None = None
+    tpot_slo_s: float | None = None
+
+
+NO_HINTS = Hints()
+
+
+def parse_hints(headers: RawHeaders) -> Hints:
+    """Read and validate the hints.
+
+    Raises:
+        ApiError: 400, naming the header and what it should be.
+    """
+    told = {name: value.decode("latin-1").strip() for name, value in headers if name in _HINTS}
+    if not told:
+        return NO_HINTS
+    priority = _first(told, PRIORITY)
+    return Hints(
+        session_id=_name(_first(told, SESSION)) or None,
+        tenant=_name(_first(told, TENANT)),
+        priority=Priority.INTERACTIVE if priority is None else _priority(*priority),
+        ttft_slo_s=_seconds(_first(told, TTFT_SLO)),
+        tpot_slo_s=_seconds(_first(told, TPOT_SLO)),
+    )
+
+
+def header_bytes(headers: RawHeaders) -> int:
+    """Size of all names and values."""
+    return sum(len(name) + len(value) for name, value in headers)
+
+
+def upstream_headers(
+    headers: RawHeaders, *, authorization: str, request_id: str
+) -> list[tuple[str, str]]:
+    """What goes to the replica: everything but what belongs to this hop.
+
+    Args:
+        headers: the client's; names in lower case.
+        authorization: the backend's own, in place of the client's; empty to pass the client's on.
+        request_id: given to the engine as `x-request-id` if the client gave none.
+    """
+    headers = list(headers)
+    dropped = _NOT_UPSTREAM | _nominated(headers) | ({b"authorization"} if authorization else set())
+    kept = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in headers
+        if name not in dropped
+    ]
+    kept.append(("accept-encoding", "identity"))
+    if authorization:
+        kept.append(("authorization", authorization))
+    if not any(name == "x-request-id" for name, _ in kept):
+        kept.append(("x-request-id", request_id))
+    return kept
+
+
+def downstream_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
+    """What of a replica's headers goes to the client; the caller frames the body anew."""
+    lowered = [(name.lower(), value) for name, value in headers]
+    dropped = _NOT_DOWNSTREAM | _nominated(lowered) | _OURS
+    return [(name, value) for name, value in lowered if name not in dropped]
+
+
+def _nominated(headers: RawHeaders) -> frozenset[bytes]:
+    """Headers that `Connection` declares to be of this hop only."""
+    for name, value in headers:
+        if name == b"connection" and value.lower() not in {b"keep-alive", b"close"}:
+            return frozenset(token.strip().lower() for token in value.split(b","))
+    return frozenset()
+
+
+def _first(told: dict[bytes, str], names: tuple[bytes, ...]) -> tuple[bytes, str] | None:
+    for name in names:
+        if name in told:
+            return name, told[name]
+    return None
+
+
+def _name(hint: tuple[bytes, str] | None) -> str:
+    if hint is None or not hint[1]:
+        return ""
+    if not _NAME.fullmatch(hint[1]):
+        raise _refusal(hint[0], "use 1 to 256 printable ASCII characters without blanks")
+    return hint[1]
+
+
+def _priority(name: bytes, value: str) -> Priority:
+    priority = _PRIORITIES.get(value.lower())
+    if priority is None:
+        raise _refusal(name, "use 0 to 3, or interactive, semi-interactive, batch, background")
+    return priority
+
+
+def _seconds(hint: tuple[bytes, str] | None) -> float | None:
+    if hint is None:
+        return None
+    milliseconds = float(hint[1]) if _MILLISECONDS.fullmatch(hint[1]) else 0.0
+    if milliseconds <= 0.0:
+        raise _refusal(hint[0], "use a positive number of milliseconds")
+    return milliseconds / 1000.0
+
+
+def _refusal(name: bytes, fix: str) -> ApiError:
+    # The value is not echoed: it may be anything.
+    header = name.decode("latin-1")
+    return ApiError(400, Code.INVALID_HEADER, f"header {header} is not valid; {fix}", param=header)

@@ -1,0 +1,149 @@
+"""Which replicas are well (SPEC D1): checks every few seconds, and what requests meet on their way.
+
+A replica that was never seen well is believed at its first check, either way. From then on it goes out
+after `failures` failures in a row, of checks or of requests, and comes back after `successes` checks
+in a row. Client errors say nothing about a replica.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from steersman.serving.config import HealthSettings
+from steersman.serving.upstream import Upstream
+from steersman.traces.errors import BackendError
+
+if TYPE_CHECKING:
+    from steersman.serving.metrics import RouterMetrics
+    from steersman.serving.pool import Fleet, Replica
+
+logger = logging.getLogger("steersman.serving")
+
+
+class HealthState:
+    """The counting, without any I/O."""
+
+    def __init__(self, failures: int, successes: int) -> None:
+        self.healthy = True
+        self._limit = failures
+        self._needed = successes
+        self._failures = 0
+        self._successes = 0
+        self._proven = False
+
+    def check_passed(self) -> bool:
+        """A check succeeded; returns whether the replica is well now."""
+        self._failures = 0
+        self._successes += 1
+        if not self._proven or self._successes >= self._needed:
+            self.healthy = True
+        self._proven = True
+        return self.healthy
+
+    def request_passed(self) -> None:
+        """A request succeeded: the failures before it do not count. It does not bring a replica back."""
+        self._failures = 0
+
+    def failed(self) -> bool:
+        """A check or a request failed; returns whether the replica is well now."""
+        self._successes = 0
+        self._failures += 1
+        if not self._proven or self._failures >= self._limit:
+            self.healthy = False
+        self._proven = True
+        return self.healthy
+
+
+class HealthMonitor:
+    """Counts for the whole fleet and moves replicas out and in."""
+
+    def __init__(self, fleet: Fleet, metrics: RouterMetrics) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+
+    def check_passed(self, replica: Replica) -> None:
+        """Of `HealthCheck`."""
+        before = replica.health.healthy
+        self._move(replica, before, replica.health.check_passed(), "checks pass")
+
+    def request_passed(self, replica: Replica) -> None:
+        """Of the proxy."""
+        replica.health.request_passed()
+
+    def failed(self, replica: Replica, reason: str) -> None:
+        """Of either. `reason` is one line."""
+        before = replica.health.healthy
+        self._metrics.replica_failures.labels(replica.id).inc()
+        self._move(replica, before, replica.health.failed(), reason)
+
+    def _move(self, replica: Replica, before: bool, after: bool, reason: str) -> None:
+        self._fleet.set_healthy(replica, after)
+        if before != after:
+            state = "back" if after else "out"
+            logger.warning("replica %s is %s: %s", replica.id, state, reason)
+
+
+class HealthCheck:
+    """The control loop of one replica."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        fleet: Fleet,
+        monitor: HealthMonitor,
+        upstream: Upstream,
+        settings: HealthSettings,
+    ) -> None:
+        self.name = f"health check of {replica.id}"
+        self._replica = replica
+        self._fleet = fleet
+        self._monitor = monitor
+        self._upstream = upstream
+        self._settings = settings
+
+    async def step(self, now_s: float) -> float:  # noqa: ARG002
+        """Check once; returns the interval."""
+        replica = self._replica
+        was_healthy = replica.health.healthy
+        try:
+            if replica.settings.health_path:
+                await self._get(replica.settings.health_path)
+            if not replica.cards or not was_healthy:
+                await self._ask_models()
+        except BackendError as error:
+            self._monitor.failed(replica, str(error))
+        else:
+            self._monitor.check_passed(replica)
+        return self._settings.interval_s
+
+    async def _ask_models(self) -> None:
+        """Which models it serves; a backend whose models are configured need not say."""
+        try:
+            self._fleet.set_models(self._replica, _cards(await self._get("/v1/models")))
+        except BackendError:
+            if not self._replica.settings.models:
+                raise
+
+    async def _get(self, path: str) -> bytes:
+        return await self._upstream.get(self._replica, path, timeout_s=self._settings.timeout_s)
+
+
+def _cards(body: bytes) -> list[dict[str, Any]]:
+    """The entries of an OpenAI model list.
+
+    Raises:
+        BackendError: it is not one.
+    """
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise BackendError(
+            "/v1/models does not answer JSON; is it an OpenAI-compatible server?"
+        ) from None
+    entries = parsed.get("data") if isinstance(parsed, dict) else None
+    if not isinstance(entries, list):
+        raise BackendError("/v1/models answers no list of models; is it an OpenAI-compatible server?")
+    return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]

@@ -1,0 +1,150 @@
+"""A client's request as it comes in: read within bounds, parsed once, forwarded as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope
+
+from steersman.predictors.text import TextFeatures, text_features
+from steersman.predictors.tokens import TokenCounter
+from steersman.serving.config import LimitSettings, TimeoutSettings
+from steersman.serving.errors import ApiError, Code
+from steersman.serving.headers import Hints, header_bytes, parse_hints
+from steersman.serving.pool import Fleet, Pool
+from steersman.traces.schema import Request
+
+
+class ClientGone(Exception):  # noqa: N818 (not an error)
+    """The client went away before it had sent its request."""
+
+
+@dataclass(slots=True)
+class Intake:
+    """One request, read and understood."""
+
+    headers: list[tuple[bytes, bytes]]
+    query: bytes
+    body: bytes
+    text: TextFeatures
+    hints: Hints
+    arrival_s: float
+
+
+async def read_request(
+    scope: Scope, receive: Receive, arrival_s: float, limits: LimitSettings, timeouts: TimeoutSettings
+) -> Intake:
+    """Read and parse.
+
+    Raises:
+        ApiError: too large, too slow, not JSON, or a hint in a header that is not valid.
+        ClientGone: nobody is there any more.
+    """
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    if header_bytes(headers) > limits.header_bytes:
+        raise ApiError(
+            431, Code.HEADERS_TOO_LARGE, f"headers exceed {limits.header_bytes} bytes; send fewer"
+        )
+    body = await _read_body(headers, receive, limits.body_bytes, timeouts.body_s)
+    hints = parse_hints(headers)
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ApiError(
+            400, Code.INVALID_JSON, f"the body is not JSON ({place}); send one object"
+        ) from None
+    if not isinstance(parsed, dict):
+        raise ApiError(400, Code.INVALID_JSON, "the body is not a JSON object; send one object")
+    return Intake(headers, scope["query_string"], body, text_features(parsed), hints, arrival_s)
+
+
+async def _read_body(
+    headers: list[tuple[bytes, bytes]], receive: Receive, limit_bytes: int, limit_s: float
+) -> bytes:
+    too_large = ApiError(413, Code.BODY_TOO_LARGE, f"the body exceeds {limit_bytes} bytes; send less")
+    for name, value in headers:
+        # The server has checked that it is a number.
+        if (
+            name == b"content-length"
+            and len(value) < 20
+            and value.isdigit()
+            and int(value) > limit_bytes
+        ):
+            raise too_large
+    message = await _receive(receive, limit_s)
+    if not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        if len(body) > limit_bytes:
+            raise too_large
+        return body
+    parts = bytearray(message.get("body", b""))
+    deadline_s = asyncio.get_running_loop().time() + limit_s
+    while message.get("more_body"):
+        message = await _receive(receive, deadline_s - asyncio.get_running_loop().time())
+        parts += message.get("body", b"")
+        if len(parts) > limit_bytes:
+            raise too_large
+    return bytes(parts)
+
+
+async def _receive(receive: Receive, limit_s: float) -> Mapping[str, Any]:
+    try:
+        async with asyncio.timeout(limit_s):
+            message = await receive()
+    except TimeoutError:
+        raise ApiError(
+            408, Code.BODY_TIMEOUT, "the body did not arrive in time; send it again"
+        ) from None
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message
+
+
+def find_pool(fleet: Fleet, model: str) -> Pool:
+    """The pool of the model that was asked for; without a name, the only one there is.
+
+    Raises:
+        ApiError: 400 without a name, 404 for a model nobody serves, 503 while that is not known.
+    """
+    pool = fleet.pools.get(model)
+    if pool is not None:
+        return pool
+    known = sorted(fleet.pools)
+    if not model and len(known) == 1 and fleet.all_known:
+        return fleet.pools[known[0]]
+    if not fleet.all_known:
+        raise ApiError(
+            503,
+            Code.MODELS_NOT_KNOWN_YET,
+            "some backends have not told which models they serve; try again",
+            retry_after_s=5.0,
+        )
+    served = ", ".join(known[:20])
+    if not model:
+        message = f"'model' is missing; name one of: {served}"
+        raise ApiError(400, Code.MODEL_MISSING, message, param="model")
+    message = f"no model '{model[:200]}' here; name one of: {served}"
+    raise ApiError(404, Code.MODEL_NOT_FOUND, message, param="model")
+
+
+def understand(intake: Intake, pool: Pool, counter: TokenCounter, request_id: str) -> Request:
+    """The request's features (SPEC A1)."""
+    now = datetime.now().astimezone()
+    adapter = any(replica.cards.get(pool.model, {}).get("parent") for replica in pool.replicas)
+    return intake.text.request(
+        request_id=request_id,
+        arrival_s=intake.arrival_s,
+        input_tokens=counter.count(pool.model, intake.text),
+        model=pool.model,
+        tenant=intake.hints.tenant,
+        priority=intake.hints.priority,
+        lora_adapter=pool.model if adapter else None,
+        session_id=intake.hints.session_id,
+        hour_of_day=now.hour + now.minute / 60.0 + now.second / 3600.0,
+    )

@@ -1,0 +1,77 @@
+"""What may end a request from outside: its client goes away, or somebody takes too long.
+
+Both cancel the task that serves it, which then asks why. One timer a request, moved lazily, so that
+watching every piece of a stream costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a request was ended."""
+
+    CLIENT_GONE = "client_gone"
+    CLIENT_STALLED = "client_stalled"
+    BACKEND_TIMEOUT = "backend_timeout"
+
+
+class Interrupt:
+    """Cancels the current task for a reason. Make it inside the task; `disarm` it in the end.
+
+    After a `CancelledError`, `take` tells whether it was ours: if so the task goes on, if not (the
+    server is stopping) the error must go on.
+    """
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_s = 0.0
+        self._late = Reason.BACKEND_TIMEOUT
+        self._reason: Reason | None = None
+        self._armed = True
+
+    def expect(self, within_s: float, late: Reason) -> None:
+        """Something must happen within this time, or the task is ended for this reason."""
+        self._deadline_s = self._loop.time() + within_s
+        self._late = late
+        if self._timer is None or self._deadline_s < self._timer.when():
+            self._set_timer()
+
+    def fire(self, reason: Reason) -> None:
+        """End the task; the first reason counts."""
+        if self._armed and self._reason is None:
+            self._reason = reason
+            self._task.cancel()
+
+    def take(self) -> Reason | None:
+        """After a `CancelledError`: why, if it was ours. The next reason may come then."""
+        reason = self._reason
+        if reason is not None:
+            self._reason = None
+            self._task.uncancel()
+        return reason
+
+    def disarm(self) -> None:
+        """Nothing fires any more."""
+        self._armed = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._deadline_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._deadline_s:
+            self._set_timer()
+        else:
+            self.fire(self._late)

@@ -1,0 +1,167 @@
+"""The router's metrics (SPEC J1): every name is defined here, once, in a registry of the router's own.
+
+Counters and histograms are moved as things happen; gauges of replicas and pools are read from the fleet
+when the page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from steersman.predictors import ledger as L
+from steersman.predictors.analytic import load_now
+from steersman.serving.loops import Clock
+from steersman.serving.pool import Fleet
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_LATENCY_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_TPOT_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+_DECISION_S = (1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.1)
+
+
+class RouterMetrics:
+    """All metrics. Labels take values only from the configuration, never from a client."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=False)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"steersman_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"steersman_{name}", text, labels, buckets=buckets, registry=registry)
+
+        # Ingress.
+        self.requests = counter("requests", "Requests by how they ended", "model", "status")
+        self.responses = counter("responses", "Responses sent, by HTTP status", "code")
+        self.refusals = counter(
+            "refusals", "Requests answered by the router itself, by reason", "reason"
+        )
+        self.in_flight = Gauge(
+            "steersman_requests_in_flight", "Requests being served", registry=registry
+        )
+        self.input_tokens = counter("input_tokens", "Prompt tokens of finished requests", "model")
+        self.output_tokens = counter("output_tokens", "Tokens of finished answers", "model")
+        self.ttft = histogram("ttft_seconds", "Arrival to first token", _LATENCY_S, "model")
+        self.tpot = histogram("tpot_seconds", "Time per output token after the first", _TPOT_S, "model")
+        self.e2e = histogram("e2e_seconds", "Arrival to last token", _LATENCY_S, "model")
+        # Routing.
+        self.decision_seconds = histogram(
+            "decision_seconds", "Features, predictions and choice of a request", _DECISION_S
+        )
+        self.decisions = counter("decisions", "Decisions by the policy that made them", "policy")
+        self.fallbacks = counter("fallbacks", "Decisions the learned policy did not make", "reason")
+        self.latched = Gauge(
+            "steersman_guard_latched", "1 while the fallback serves alone", ["model"], registry=registry
+        )
+        self.retries = counter("retries", "Attempts after the first, by what failed", "reason")
+        self.retries_denied = counter("retries_denied", "Retries that the budget did not allow")
+        # Replicas.
+        self.replica_requests = counter(
+            "replica_requests", "Requests by the replica that served them last", "replica", "status"
+        )
+        self.replica_failures = counter(
+            "replica_failures", "Failed checks and failed requests of a replica", "replica"
+        )
+        self.scrape_failures = counter(
+            "scrape_failures", "Scrapes of engine metrics that failed", "replica"
+        )
+        # Models and log.
+        self.bundle_loads = counter("bundle_loads", "Bundles that were loaded or refused", "result")
+        self.bundle_info = Gauge(
+            "steersman_bundle_info", "1 for the bundle that serves", ["version"], registry=registry
+        )
+        self.log_records = counter("outcome_log_records", "Records handed to the outcome log")
+
+    def watch(self, fleet: Fleet, clock: Clock) -> None:
+        """Show this fleet's replicas and pools on the page."""
+        self.registry.register(_FleetCollector(fleet, clock))
+
+    def watch_value(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show a number that somebody else counts."""
+        Gauge(f"steersman_{name}", text, registry=self.registry).set_function(value)
+
+    def page(self) -> bytes:
+        """The page in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+class _FleetCollector(Collector):
+    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+        self._fleet = fleet
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._replicas()
+        yield from self._pools()
+
+    def _replicas(self) -> Iterable[Metric]:
+        now_s = self._clock()
+        columns = {
+            "healthy": ("1 while it may get requests", L.HEALTHY),
+            "running": ("Requests in its batch, last scrape", L.RUNNING),
+            "waiting": ("Requests in its queue, last scrape", L.WAITING),
+            "kv_usage": ("Share of its KV memory in use, last scrape", L.KV_USAGE),
+            "inflight": ("Requests this router has there", L.INFLIGHT),
+            "prefill_tokens": ("Uncached prompt tokens on their way there", L.PREFILL_TOKENS),
+            "mean_ttft_seconds": ("Recent mean, from dispatch", L.MEAN_TTFT_S),
+            "mean_tpot_seconds": ("Recent mean", L.MEAN_TPOT_S),
+            "log_bias_ttft": ("Mean log of actual over estimated TTFT", L.LOG_BIAS_TTFT),
+            "log_bias_tpot": ("Mean log of actual over estimated TPOT", L.LOG_BIAS_TPOT),
+        }
+        for name, (text, column) in columns.items():
+            family = GaugeMetricFamily(f"steersman_replica_{name}", text, labels=["replica"])
+            for replica in self._fleet.replicas:
+                family.add_metric([replica.id], float(self._fleet.state[replica.index, column]))
+            yield family
+        ages = GaugeMetricFamily(
+            "steersman_replica_metrics_age_seconds", "Since its last scrape", labels=["replica"]
+        )
+        for replica in self._fleet.replicas:
+            age_s = now_s - self._fleet.state[replica.index, L.SCRAPED_AT_S]
+            ages.add_metric([replica.id], float(age_s))
+        yield ages
+
+    def _pools(self) -> Iterable[Metric]:
+        labels = ["model"]
+        healthy = GaugeMetricFamily(
+            "steersman_pool_healthy", "Replicas that may be chosen", labels=labels
+        )
+        size = GaugeMetricFamily("steersman_pool_replicas", "Replicas configured", labels=labels)
+        jain = GaugeMetricFamily(
+            "steersman_pool_load_jain", "Jain's index of the batch use, 1 is even", labels=labels
+        )
+        ratio = GaugeMetricFamily(
+            "steersman_pool_load_max_over_mean", "Largest over mean batch use", labels=labels
+        )
+        for pool in self._fleet.pools.values():
+            state = self._fleet.state[pool.rows]
+            well = state[:, L.HEALTHY] > 0
+            use = (load_now(state).queue / state[:, L.MAX_NUM_SEQS])[well]
+            size.add_metric([pool.model], float(len(well)))
+            healthy.add_metric([pool.model], float(well.sum()))
+            jain.add_metric([pool.model], jain_index(use))
+            ratio.add_metric([pool.model], max_over_mean(use))
+        yield from (healthy, size, jain, ratio)
+
+
+def jain_index(load: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    """Jain's fairness index, (sum x)^2 / (n sum x^2): 1 where all are equal, 1/n where one has all.
+
+    1 for nobody or nothing.
+    """
+    squares = float((load * load).sum())
+    return float(load.sum()) ** 2 / (len(load) * squares) if squares > 0.0 else 1.0
+
+
+def max_over_mean(load: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    """Largest load over the mean; 1 for nobody or nothing."""
+    total = float(load.sum())
+    return float(load.max()) * len(load) / total if total > 0.0 else 1.0

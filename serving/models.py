@@ -1,0 +1,160 @@
+"""The trained models that serve, and the loop that watches for better ones.
+
+A bundle is loaded whole and checked before it serves; a bundle that is refused changes nothing but a
+counter and one line in the log. Without any bundle the router works: the guard's fallbacks decide, and
+output lengths come from the tenants' own history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from steersman.agents.guard import Guard, GuardSettings
+from steersman.agents.learned.served import KIND as POLICY_KIND
+from steersman.agents.learned.served import POLICY_FEATURES, LearnedPolicy
+from steersman.agents.policies import make_policy
+from steersman.agents.policy import Policy
+from steersman.predictors.bundle import MANIFEST, POLICY_FILE, load_bundle
+from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
+from steersman.predictors.onnx_model import OnnxModel
+from steersman.serving.config import BundleSettings, LearnedOptions, PolicySettings
+from steersman.serving.loops import Clock
+from steersman.serving.metrics import RouterMetrics
+from steersman.traces.errors import ArtifactError
+from steersman.traces.settings import parse_settings
+
+logger = logging.getLogger("steersman.serving")
+
+LEARNED = "learned"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A bundle, checked and ready."""
+
+    version: str
+    length: LengthModel | None
+    policy: OnnxModel | None
+
+
+class ServedModels:
+    """Who decides: a policy for each pool, and the predictor of output lengths.
+
+    Raises:
+        ConfigError: an unknown policy, or a wrong option of it.
+    """
+
+    def __init__(
+        self, settings: PolicySettings, guard: GuardSettings, metrics: RouterMetrics, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._guard_settings = guard
+        self._metrics = metrics
+        self._clock = clock
+        self._rng = np.random.default_rng(settings.seed)
+        self._exploration = 0.0
+        if settings.name == LEARNED:
+            options = parse_settings(settings.options, LearnedOptions, source="policy.options")
+            self._exploration = options.exploration
+        self._policies: dict[str, Policy] = {}
+        self._loaded: Loaded | None = None
+        self.length: LengthPredictor = FallbackLength()
+        # A misspelt name is found at the start, not at the first request.
+        self._make()
+
+    @property
+    def version(self) -> str:
+        """Of the bundle that serves; empty without one."""
+        return self._loaded.version if self._loaded else ""
+
+    def policy(self, model: str) -> Policy:
+        """The policy of a model's pool; made at its first request."""
+        policy = self._policies.get(model)
+        if policy is None:
+            policy = self._policies[model] = self._make()
+            if isinstance(policy, Guard):
+                self._metrics.latched.labels(model).set_function(lambda: float(policy.latched))
+        return policy
+
+    def serve(self, loaded: Loaded) -> None:
+        """From the next decision on, these models serve."""
+        previous, self._loaded = self._loaded, loaded
+        self.length = loaded.length or FallbackLength()
+        for policy in self._policies.values():
+            if isinstance(policy, Guard):
+                policy.replace(self._learned())
+        if previous is not None:
+            self._metrics.bundle_info.remove(previous.version)
+        self._metrics.bundle_info.labels(loaded.version).set(1)
+
+    def _make(self) -> Policy:
+        if self._settings.name != LEARNED:
+            return make_policy(self._settings.name, seed=self._rng, options=self._settings.options)
+        return Guard.make(self._learned(), self._guard_settings, seed=self._rng, clock=self._clock)
+
+    def _learned(self) -> LearnedPolicy | None:
+        if self._loaded is None or self._loaded.policy is None:
+            return None
+        return LearnedPolicy(self._loaded.policy, self._rng, exploration=self._exploration)
+
+
+def load_models(directory: Path) -> Loaded:
+    """Read and check a bundle; takes a moment, so not on the event loop.
+
+    Raises:
+        ArtifactError: it is missing, corrupt, or not for this version.
+    """
+    bundle = load_bundle(directory)
+    policy = bundle.model(POLICY_FILE, kind=POLICY_KIND, features=POLICY_FEATURES)
+    if policy is not None:
+        LearnedPolicy(policy, np.random.default_rng(0))
+    return Loaded(bundle.version, LengthModel.from_bundle(bundle), policy)
+
+
+class BundleWatch:
+    """The control loop that loads a bundle when it appears or changes."""
+
+    name = "bundle watch"
+
+    def __init__(
+        self, directory: Path, models: ServedModels, settings: BundleSettings, metrics: RouterMetrics
+    ) -> None:
+        self._directory = directory
+        self._models = models
+        self._settings = settings
+        self._metrics = metrics
+        self._seen: tuple[int, int, int] | None = None
+        self._first = True
+
+    async def step(self, now_s: float) -> float:  # noqa: ARG002
+        """Load the bundle if it is another one than at the last look."""
+        signature = self._signature()
+        if signature != self._seen or self._first:
+            self._seen, self._first = signature, False
+            await self._load()
+        return self._settings.watch_interval_s or math.inf
+
+    async def _load(self) -> None:
+        try:
+            loaded = await asyncio.to_thread(load_models, self._directory)
+        except ArtifactError as error:
+            self._metrics.bundle_loads.labels("refused").inc()
+            serving = self._models.version or "the fallback"
+            logger.warning("bundle refused: %s; %s goes on serving", error, serving)
+        else:
+            self._metrics.bundle_loads.labels("loaded").inc()
+            self._models.serve(loaded)
+            logger.info("bundle %s serves, from %s", loaded.version, self._directory)
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            status = (self._directory / MANIFEST).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size

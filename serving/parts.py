@@ -1,0 +1,165 @@
+"""The router's parts, put together from its settings, and their life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steersman.env.profiles import load_profile
+from steersman.predictors import ledger as L
+from steersman.predictors.history import TenantHistory
+from steersman.predictors.text import BLOCK_TOKENS
+from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
+from steersman.serving.config import RouterSettings
+from steersman.serving.health import HealthCheck, HealthMonitor
+from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
+from steersman.serving.metrics import RouterMetrics
+from steersman.serving.models import BundleWatch, ServedModels
+from steersman.serving.pool import Fleet
+from steersman.serving.proxy import Proxy
+from steersman.serving.recorder import Recorder
+from steersman.serving.router import Router
+from steersman.serving.scraper import Scraper
+from steersman.serving.upstream import Upstream
+from steersman.traces.outcome_log import OutcomeLogWriter
+
+logger = logging.getLogger("steersman.serving")
+
+
+@dataclass
+class Parts:
+    """Everything a request meets, and the loops beside it."""
+
+    settings: RouterSettings
+    clock: Clock
+    metrics: RouterMetrics
+    fleet: Fleet
+    models: ServedModels
+    counter: TokenCounter
+    router: Router
+    proxy: Proxy
+    recorder: Recorder
+    upstream: Upstream
+    log: OutcomeLogWriter | None
+    checks: list[ControlLoop]
+    """Health checks and scrapers."""
+    watches: list[ControlLoop]
+    """All other loops."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Connections open, loops running; every loop has done its first step before this begins."""
+        async with self.upstream:
+            loops = [*self.watches, *self.checks]
+            # The first step decides which replicas take traffic, and which models serve.
+            pauses = await asyncio.gather(*(step_safely(loop, self.clock) for loop in loops))
+            self._tell_start()
+            tasks = [
+                asyncio.create_task(run_loop(loop, self.clock, pause_s), name=loop.name)
+                for loop, pause_s in zip(loops, pauses, strict=True)
+            ]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                if self.log is not None:
+                    await asyncio.to_thread(self.log.close)
+
+    def health_report(self) -> dict[str, Any]:
+        """What `/health` answers: names and counts, no addresses."""
+        now_s = self.clock()
+        replicas = {
+            state.replica_id: {
+                "healthy": state.healthy,
+                "inflight": state.inflight,
+                "metrics_age_s": round(state.age_s, 3) if state.age_s < 1e9 else None,
+            }
+            for state in (self.fleet.describe(replica, now_s) for replica in self.fleet.replicas)
+        }
+        pools = {
+            model: {
+                "replicas": len(pool.ids),
+                "healthy": int((self.fleet.state[pool.rows, L.HEALTHY] > 0).sum()),
+            }
+            for model, pool in self.fleet.pools.items()
+        }
+        served = [pool["healthy"] > 0 for pool in pools.values()]
+        well = all(replica["healthy"] for replica in replicas.values())
+        status = (
+            "ok" if served and all(served) and well else "degraded" if any(served) else "unavailable"
+        )
+        return {"status": status, "bundle": self.models.version, "pools": pools, "replicas": replicas}
+
+    def _tell_start(self) -> None:
+        well = sum(replica.health.healthy for replica in self.fleet.replicas)
+        count, models = len(self.fleet.replicas), ", ".join(self.fleet.pools) or "no model yet"
+        logger.info("%d of %d replicas are well; serving %s", well, count, models)
+
+
+def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Parts:
+    """Put the router together; opens no connection.
+
+    Raises:
+        ConfigError: see `create_app`.
+    """
+    metrics = RouterMetrics()
+    profiles = [load_profile(backend.profile or settings.profile) for backend in settings.backends]
+    fleet = Fleet(settings.backends, profiles, settings.health, block_tokens=BLOCK_TOKENS)
+    metrics.watch(fleet, clock)
+    models = ServedModels(settings.policy, settings.guard, metrics, clock)
+    counter = TokenizerCounter(settings.tokenizer) if settings.tokenizer else CalibratedCounter()
+    history = TenantHistory()
+    upstream = Upstream(settings.timeouts, settings.limits)
+    monitor = HealthMonitor(fleet, metrics)
+    router = Router(fleet, models, history, metrics, clock)
+    log = _open_log(settings, metrics)
+    checks: list[ControlLoop] = []
+    for replica in fleet.replicas:
+        checks.append(HealthCheck(replica, fleet, monitor, upstream, settings.health))
+        if replica.settings.metrics_path:
+            rng = random.Random(f"{settings.policy.seed} {replica.id}")
+            checks.append(Scraper(replica, fleet, upstream, settings.scrape, metrics, clock, rng))
+    watches: list[ControlLoop] = []
+    if settings.bundle.directory:
+        directory = Path(settings.bundle.directory)
+        watches.append(BundleWatch(directory, models, settings.bundle, metrics))
+    return Parts(
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        fleet=fleet,
+        models=models,
+        counter=counter,
+        router=router,
+        proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
+        recorder=Recorder(history, counter, metrics, log, clock),
+        upstream=upstream,
+        log=log,
+        checks=checks,
+        watches=watches,
+    )
+
+
+def _open_log(settings: RouterSettings, metrics: RouterMetrics) -> OutcomeLogWriter | None:
+    options = settings.outcome_log
+    if not options.directory:
+        return None
+    log = OutcomeLogWriter(
+        options.directory,
+        segment_bytes=options.segment_bytes,
+        total_bytes=options.total_bytes,
+        flush_interval_s=options.flush_interval_s,
+    )
+    metrics.watch_value("outcome_log_dropped", "Records lost", lambda: float(log.dropped))
+    metrics.watch_value("outcome_log_errors", "Failed writes", lambda: float(log.write_errors))
+    metrics.watch_value("outcome_log_queued", "Records not yet on disk", lambda: float(log.queued))
+    return log

@@ -1,0 +1,179 @@
+"""Finding a replica that answers (SPEC D3): attempts, retries within a budget, interruptions.
+
+While nothing has been sent to the client, a replica that cannot be reached, breaks off or answers 5xx
+costs nothing but time: the request goes to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+
+from steersman.serving import headers as H
+from steersman.serving.config import RouterSettings
+from steersman.serving.errors import ApiError, Code
+from steersman.serving.exchange import Answer, Exchange
+from steersman.serving.flight import Flight
+from steersman.serving.health import HealthMonitor
+from steersman.serving.interrupt import Reason
+from steersman.serving.loops import Clock
+from steersman.serving.metrics import RouterMetrics
+from steersman.serving.pool import Fleet
+from steersman.serving.relay import Relay, TryElsewhere, broke
+from steersman.serving.retries import RetryBudget
+from steersman.serving.router import Route, Router
+from steersman.serving.upstream import FAILURES, Upstream
+from steersman.traces.schema import Status
+
+_MOST_ERROR_BYTES = 2**20
+
+
+class Proxy:
+    """Serves prepared requests from the fleet."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        fleet: Fleet,
+        router: Router,
+        upstream: Upstream,
+        monitor: HealthMonitor,
+        metrics: RouterMetrics,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._router = router
+        self._upstream = upstream
+        self._monitor = monitor
+        self._metrics = metrics
+        self._clock = clock
+        self._relay = Relay(settings, monitor, clock)
+        self._budget = RetryBudget(settings.retries)
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer the client, one way or the other; `exchange` tells how it went.
+
+        Raises:
+            ApiError: nothing was sent, and this is what to tell the client.
+        """
+        self._budget.request()
+        failure: TryElsewhere | None = None
+        while True:
+            route = self._router.choose(exchange.prepared)
+            if route is None:
+                break
+            exchange.route = route
+            exchange.prepared.excluded[route.decision.choice] = True
+            try:
+                await self._attempt(exchange, route)
+            except TryElsewhere as elsewhere:
+                failure = elsewhere
+                if not self._may_retry(exchange, elsewhere):
+                    break
+            else:
+                return
+        if failure is None:
+            raise self._nobody(exchange)
+        exchange.reason = failure.reason
+        if failure.answer is None:
+            raise failure.error
+        # Everybody who was asked said so: the client gets the last one's own words.
+        await exchange.send_whole(failure.answer)
+
+    def _may_retry(self, exchange: Exchange, failure: TryElsewhere) -> bool:
+        if exchange.retries >= self._settings.retries.attempts:
+            return False
+        if not self._budget.spend():
+            self._metrics.retries_denied.inc()
+            return False
+        self._metrics.retries.labels(failure.reason).inc()
+        exchange.retries += 1
+        return True
+
+    def _nobody(self, exchange: Exchange) -> ApiError:
+        pool = exchange.prepared.pool
+        exchange.status = Status.REJECTED
+        exchange.reason = Code.NO_HEALTHY_REPLICA.value
+        return ApiError(
+            503,
+            Code.NO_HEALTHY_REPLICA,
+            f"none of the {len(pool.ids)} replicas of '{pool.model}' takes requests now; try again",
+            retry_after_s=self._settings.health.interval_s,
+        )
+
+    async def _attempt(self, exchange: Exchange, route: Route) -> None:
+        flight = Flight(route, self._fleet)
+        response: aiohttp.ClientResponse | None = None
+        try:
+            response = await self._open(exchange, route)
+            await self._relay.pass_on(exchange, flight, response)
+        except asyncio.CancelledError:
+            reason = exchange.interrupt.take()
+            if reason is None:
+                exchange.reason = "stopped"
+                raise
+            await self._interrupted(exchange, route, reason)
+        finally:
+            if response is not None:
+                # The connection of an answer that was read to its end is back in the pool by now;
+                # any other is closed, and that ends the replica's work on it.
+                response.close()
+            flight.abort(exchange.output_tokens)
+
+    async def _open(self, exchange: Exchange, route: Route) -> aiohttp.ClientResponse:
+        """The replica's answer, up to its headers."""
+        timeouts, intake = self._settings.timeouts, exchange.intake
+        headers = H.upstream_headers(
+            intake.headers,
+            authorization=route.replica.authorization,
+            request_id=exchange.prepared.request.request_id,
+        )
+        exchange.interrupt.expect(timeouts.connect_s + timeouts.first_byte_s, Reason.BACKEND_TIMEOUT)
+        try:
+            response = await self._upstream.post(route.replica, exchange.path, intake.body, headers)
+        except FAILURES as failure:
+            raise broke(self._monitor, route.replica, failure) from None
+        if response.status in self._settings.retries.statuses:
+            raise await self._turned_away(route, response)
+        return response
+
+    async def _turned_away(self, route: Route, response: aiohttp.ClientResponse) -> TryElsewhere:
+        """The replica answered a status that is tried elsewhere."""
+        replica = route.replica
+        self._note_retry_after(route, response)
+        if response.status >= 500:
+            self._monitor.failed(replica, f"answered {response.status}")
+        try:
+            body = await response.content.read(_MOST_ERROR_BYTES)
+            while not response.content.at_eof() and len(body) < _MOST_ERROR_BYTES:
+                body += await response.content.read(_MOST_ERROR_BYTES - len(body))
+        except FAILURES as failure:
+            return broke(self._monitor, replica, failure)
+        finally:
+            response.close()
+        answer = Answer(response.status, H.downstream_headers(response.raw_headers), body)
+        message = f"replica {replica.id} answered {response.status}; try again"
+        error = ApiError(502, Code.BACKEND_UNREACHABLE, message)
+        return TryElsewhere(f"status_{response.status}", error, answer)
+
+    def _note_retry_after(self, route: Route, response: aiohttp.ClientResponse) -> None:
+        value = response.headers.get("retry-after", "")
+        if value.isascii() and value.isdigit() and len(value) < 10:
+            rest_s = min(float(value), self._settings.retries.max_retry_after_s)
+            route.replica.resting_until_s = self._clock() + rest_s
+
+    async def _interrupted(self, exchange: Exchange, route: Route, reason: Reason) -> None:
+        """The client went away, or somebody took too long."""
+        exchange.output_tokens = exchange.streamed_tokens
+        exchange.reason = reason.value
+        if reason is not Reason.BACKEND_TIMEOUT:
+            exchange.status = Status.CANCELLED
+            return
+        self._monitor.failed(route.replica, "a request timed out")
+        if exchange.http_status:
+            await self._relay.break_stream(exchange, Code.BACKEND_TIMEOUT, "the replica fell silent")
+            return
+        # Not tried elsewhere: the client has waited long enough, and the request may be the reason.
+        raise ApiError(504, Code.BACKEND_TIMEOUT, "the replica did not answer in time; try again")

@@ -1,0 +1,125 @@
+"""What is remembered of a request that ended: metrics, the tenant's history, the outcome log."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from steersman.predictors.features import REQUEST_INDEX
+from steersman.predictors.history import TenantHistory
+from steersman.predictors.tokens import TokenCounter
+from steersman.serving.exchange import Exchange
+from steersman.serving.loops import Clock
+from steersman.serving.metrics import RouterMetrics
+from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord
+from steersman.traces.schema import Decision, Outcome, Status
+
+NAN = math.nan
+NO_DECISION = Decision(-1, "")
+
+
+class Recorder:
+    """Told once of every request that was prepared. Never raises, never waits."""
+
+    def __init__(
+        self,
+        history: TenantHistory,
+        counter: TokenCounter,
+        metrics: RouterMetrics,
+        log: OutcomeLogWriter | None,
+        clock: Clock,
+    ) -> None:
+        self._history = history
+        self._counter = counter
+        self._metrics = metrics
+        self._log = log
+        self._clock = clock
+
+    def record(self, exchange: Exchange) -> None:
+        """The request is over."""
+        exchange.end_s = exchange.end_s or self._clock()
+        outcome = outcome_of(exchange)
+        self._learn(exchange, outcome)
+        self._count(exchange, outcome)
+        if self._log is not None:
+            now_unix_s = time.time() - (self._clock() - outcome.arrival_s)
+            self._metrics.log_records.inc()
+            self._log.append(record_of(exchange, outcome, now_unix_s))
+
+    def _learn(self, exchange: Exchange, outcome: Outcome) -> None:
+        if outcome.status is not Status.OK:
+            return
+        request = exchange.prepared.request
+        self._history.observe(request.tenant, request.model, outcome.output_tokens)
+        if exchange.usage is not None:
+            self._counter.learn(request.model, exchange.intake.text, exchange.usage.prompt_tokens)
+
+    def _count(self, exchange: Exchange, outcome: Outcome) -> None:
+        metrics, model = self._metrics, exchange.prepared.request.model
+        metrics.requests.labels(model, outcome.status.value).inc()
+        if exchange.route is not None:
+            metrics.replica_requests.labels(exchange.route.replica.id, outcome.status.value).inc()
+        if outcome.status is not Status.OK:
+            return
+        metrics.input_tokens.labels(model).inc(outcome.input_tokens)
+        metrics.output_tokens.labels(model).inc(outcome.output_tokens)
+        metrics.e2e.labels(model).observe(outcome.e2e_s)
+        if not math.isnan(outcome.ttft_s):
+            metrics.ttft.labels(model).observe(outcome.ttft_s)
+            if outcome.output_tokens > 1:
+                metrics.tpot.labels(model).observe(outcome.tpot_s)
+
+
+def outcome_of(exchange: Exchange) -> Outcome:
+    """How it went, in the words of the trace."""
+    request, usage = exchange.prepared.request, exchange.usage
+    e2e_s = exchange.end_s - request.arrival_s if exchange.status is Status.OK else NAN
+    ttft_s = tpot_s = NAN
+    if exchange.first_token_s is not None:
+        ttft_s = exchange.first_token_s - request.arrival_s
+        if exchange.output_tokens > 1:
+            tpot_s = (e2e_s - ttft_s) / (exchange.output_tokens - 1)
+        elif exchange.status is Status.OK:
+            tpot_s = 0.0
+    return Outcome(
+        request_id=request.request_id,
+        status=exchange.status,
+        replica=exchange.route.decision.choice if exchange.route else -1,
+        input_tokens=usage.prompt_tokens if usage else request.input_tokens,
+        output_tokens=exchange.output_tokens,
+        cached_tokens=usage.cached_tokens if usage else 0,
+        arrival_s=request.arrival_s,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
+        retries=exchange.retries,
+    )
+
+
+def record_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> OutcomeRecord:
+    """One line of the outcome log: of the last decision, if there were several."""
+    prepared, route = exchange.prepared, exchange.route
+    known: dict[str, object] = {
+        "request_features": prepared.features,
+        "output_p50": prepared.output_p50,
+        "output_p90": prepared.output_p90,
+        "ttft_slo_s": float(prepared.features[REQUEST_INDEX["ttft_slo_s"]]),
+        "tpot_slo_s": float(prepared.features[REQUEST_INDEX["tpot_slo_s"]]),
+        "error": exchange.reason,
+    }
+    if route is not None:
+        known |= {
+            "decided_at_s": route.dispatched_s,
+            "replica_ids": route.snapshot.replica_ids,
+            "state": route.snapshot.state,
+            "match_tokens": route.match_tokens,
+            "mask": route.observation.mask,
+            "replica_id": route.replica.id,
+            "served_by": route.replica.id,
+            "ttft_p50_s": route.ttft_s,
+            "tpot_p50_s": route.tpot_s,
+            "estimated_ttft_s": route.raw_ttft_s,
+            "estimated_tpot_s": route.raw_tpot_s,
+        }
+    decision = route.decision if route else NO_DECISION
+    return OutcomeRecord.of(prepared.request, decision, outcome, arrival_unix_s=arrival_unix_s, **known)

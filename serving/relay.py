@@ -1,0 +1,171 @@
+"""Moving the bytes of an answer from a replica to the client.
+
+Until the first piece of an answer is here, nothing is sent to the client, so that a break may still be
+made good elsewhere (`TryElsewhere`). After that it can only be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+
+from steersman.serving import headers as H
+from steersman.serving.config import RouterSettings
+from steersman.serving.errors import ApiError, Code, stream_error_event
+from steersman.serving.exchange import Answer, Exchange
+from steersman.serving.flight import Flight
+from steersman.serving.health import HealthMonitor
+from steersman.serving.interrupt import Reason
+from steersman.serving.loops import Clock
+from steersman.serving.pool import Replica
+from steersman.serving.tap import Usage, read_usage
+from steersman.serving.upstream import FAILURES, describe_failure
+from steersman.traces.schema import Status
+
+
+class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
+    """An attempt failed before anything was sent to the client.
+
+    Args:
+        reason: for the metrics.
+        error: what to tell the client if nobody else can be tried.
+        answer: the replica's own words, which the client gets instead if there are any.
+    """
+
+    def __init__(self, reason: str, error: ApiError, answer: Answer | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error = error
+        self.answer = answer
+
+
+def broke(monitor: HealthMonitor, replica: Replica, failure: BaseException) -> TryElsewhere:
+    """The connection failed, or ended before the answer began."""
+    what = describe_failure(failure)
+    monitor.failed(replica, f"a request failed: {what}")
+    error = ApiError(
+        503,
+        Code.BACKEND_UNREACHABLE,
+        f"the replica could not answer ({what}) and no other could be tried; try again",
+        retry_after_s=1.0,
+    )
+    return TryElsewhere("connection", error)
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Passes answers on; one for the whole router."""
+
+    settings: RouterSettings
+    monitor: HealthMonitor
+    clock: Clock
+
+    async def pass_on(
+        self, exchange: Exchange, flight: Flight, response: aiohttp.ClientResponse
+    ) -> None:
+        """Pass on an answer whose headers are here.
+
+        Raises:
+            TryElsewhere: it broke before anything was sent to the client.
+        """
+        chunks = response.content.iter_any()
+        if response.content_type == "text/event-stream":
+            await self._stream(exchange, flight, response, chunks)
+        else:
+            await self._whole(exchange, flight, response, chunks)
+
+    async def break_stream(self, exchange: Exchange, code: Code, what: str) -> None:
+        """Tell the client, in the stream's own language, that it ends here."""
+        exchange.status, exchange.reason = Status.FAILED, code.value
+        exchange.output_tokens = exchange.streamed_tokens
+        boundary = exchange.tap.at_boundary
+        await exchange.end(stream_error_event(code, f"the answer ended early: {what}", boundary))
+
+    async def _whole(
+        self,
+        exchange: Exchange,
+        flight: Flight,
+        response: aiohttp.ClientResponse,
+        chunks: AsyncIterator[bytes],
+    ) -> None:
+        """Not a stream: held until it is complete, so that a break can be made good elsewhere."""
+        body = bytearray()
+        try:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > self.settings.limits.hold_bytes:
+                    break
+        except FAILURES as failure:
+            raise broke(self.monitor, flight.route.replica, failure) from None
+        answer = Answer(response.status, H.downstream_headers(response.raw_headers), bytes(body))
+        if not response.content.at_eof():
+            await self._rest(exchange, flight, answer, chunks)
+            return
+        self._landed(exchange, flight, response.status, read_usage(answer.body))
+        await exchange.send_whole(answer)
+
+    async def _rest(
+        self, exchange: Exchange, flight: Flight, held: Answer, chunks: AsyncIterator[bytes]
+    ) -> None:
+        """Too large to hold: passed on piece by piece; a break breaks the client's connection."""
+        await exchange.start(held.status, held.headers)
+        await self._piece(exchange, held.body)
+        try:
+            async for chunk in chunks:
+                await self._piece(exchange, chunk)
+        except FAILURES as failure:
+            exchange.reason = Code.STREAM_BROKEN.value
+            what = describe_failure(failure)
+            self.monitor.failed(flight.route.replica, f"an answer broke: {what}")
+            return
+        self._landed(exchange, flight, held.status, None)
+        await exchange.end()
+
+    async def _stream(
+        self,
+        exchange: Exchange,
+        flight: Flight,
+        response: aiohttp.ClientResponse,
+        chunks: AsyncIterator[bytes],
+    ) -> None:
+        tap, replica = exchange.tap, flight.route.replica
+        try:
+            async for chunk in chunks:
+                if exchange.first_token_s is None:
+                    exchange.first_token_s = self.clock()
+                    flight.first_token(exchange.first_token_s)
+                    await exchange.start(response.status, H.downstream_headers(response.raw_headers))
+                tap.feed(chunk)
+                await self._piece(exchange, chunk)
+        except FAILURES as failure:
+            if exchange.first_token_s is None:
+                raise broke(self.monitor, replica, failure) from None
+            what = describe_failure(failure)
+            self.monitor.failed(replica, f"a stream broke: {what}")
+            await self.break_stream(exchange, Code.STREAM_BROKEN, what)
+            return
+        if exchange.first_token_s is None:
+            raise broke(self.monitor, replica, aiohttp.ServerDisconnectedError())
+        self._landed(exchange, flight, response.status, tap.usage())
+        await exchange.end()
+
+    async def _piece(self, exchange: Exchange, piece: bytes) -> None:
+        idle_s, interrupt = self.settings.timeouts.idle_s, exchange.interrupt
+        interrupt.expect(idle_s, Reason.CLIENT_STALLED)
+        await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+        interrupt.expect(idle_s, Reason.BACKEND_TIMEOUT)
+
+    def _landed(self, exchange: Exchange, flight: Flight, status: int, usage: Usage | None) -> None:
+        """The answer is complete."""
+        exchange.end_s = self.clock()
+        exchange.usage = usage
+        if status >= 400:
+            exchange.status = Status.FAILED if status >= 500 else Status.REJECTED
+            exchange.reason = f"status_{status}"
+            return
+        self.monitor.request_passed(flight.route.replica)
+        exchange.output_tokens = usage.completion_tokens if usage else exchange.streamed_tokens
+        exchange.status = Status.OK
+        flight.finish(exchange.end_s, exchange.output_tokens)

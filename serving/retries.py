@@ -1,0 +1,33 @@
+"""How many retries are affordable: a bucket that every new request fills a little."""
+
+from __future__ import annotations
+
+from steersman.serving.config import RetrySettings
+
+
+class RetryBudget:
+    """Keeps retries from multiplying the load of a fleet that is failing.
+
+    It starts full, so that the loss of one replica with many requests in its queue can be made good.
+    """
+
+    def __init__(self, settings: RetrySettings) -> None:
+        self._ratio = settings.budget_ratio
+        self._most = float(settings.budget_burst)
+        self._left = self._most
+
+    @property
+    def left(self) -> float:
+        """Retries that may be made now."""
+        return self._left
+
+    def request(self) -> None:
+        """A new request came in."""
+        self._left = min(self._left + self._ratio, self._most)
+
+    def spend(self) -> bool:
+        """Take one retry, if there is one."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True

@@ -1,0 +1,175 @@
+"""Who gets a request: features, predictions, observation, policy. Nothing here waits for anything.
+
+`prepare` does once per request what does not depend on the moment; `choose` does the rest, and again
+for every retry. The numbers come from the same functions as in the simulator.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.agents.policy import NO_CANDIDATE, Policy
+from steersman.env.observation import observe
+from steersman.predictors.features import (
+    REPLICA_INDEX,
+    length_features,
+    request_features,
+    slo_s,
+)
+from steersman.predictors.history import TenantHistory
+from steersman.predictors.length import LengthPredictor
+from steersman.serving.headers import Hints
+from steersman.serving.loops import Clock
+from steersman.serving.metrics import RouterMetrics
+from steersman.serving.pool import Fleet, Pool, Replica
+from steersman.traces.schema import ClusterSnapshot, Decision, Observation, Request
+
+Float32 = NDArray[np.float32]
+
+_RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
+_RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
+_TTFT = REPLICA_INDEX["ttft_s"]
+_TPOT = REPLICA_INDEX["tpot_s"]
+_UNCACHED = REPLICA_INDEX["uncached_tokens"]
+
+
+class Deciders(Protocol):
+    """Who decides now; replaced as a whole when a new bundle comes."""
+
+    @property
+    def length(self) -> LengthPredictor:
+        """The output-length predictor."""
+        ...
+
+    def policy(self, model: str) -> Policy:
+        """The policy of a model's pool, with its own state."""
+        ...
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A request, understood."""
+
+    request: Request
+    pool: Pool
+    features: Float32
+    """REQUEST_FEATURES."""
+    output_p50: float
+    output_p90: float
+    excluded: NDArray[np.bool_]
+    """(n,): replicas that have been tried."""
+    spent_s: float
+    """Time taken so far, for the metrics."""
+
+
+@dataclass(slots=True)
+class Route:
+    """A choice, and everything that led to it."""
+
+    prepared: Prepared
+    replica: Replica
+    decision: Decision
+    observation: Observation
+    snapshot: ClusterSnapshot
+    match_tokens: NDArray[np.float64]
+    dispatched_s: float
+
+    @property
+    def uncached_tokens(self) -> float:
+        """Prompt tokens the replica must compute, as believed."""
+        return float(self.observation.replicas[self.decision.choice, _UNCACHED])
+
+    @property
+    def raw_ttft_s(self) -> float:
+        """The analytic estimate, without bias correction."""
+        return float(self.observation.replicas[self.decision.choice, _RAW_TTFT])
+
+    @property
+    def raw_tpot_s(self) -> float:
+        """The analytic estimate, without bias correction."""
+        return float(self.observation.replicas[self.decision.choice, _RAW_TPOT])
+
+    @property
+    def ttft_s(self) -> float:
+        """The corrected estimate."""
+        return float(self.observation.replicas[self.decision.choice, _TTFT])
+
+    @property
+    def tpot_s(self) -> float:
+        """The corrected estimate."""
+        return float(self.observation.replicas[self.decision.choice, _TPOT])
+
+
+class Router:
+    """Sequences and times the steps of a decision."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        deciders: Deciders,
+        history: TenantHistory,
+        metrics: RouterMetrics,
+        clock: Clock,
+    ) -> None:
+        self._fleet = fleet
+        self._deciders = deciders
+        self._history = history
+        self._metrics = metrics
+        self._clock = clock
+
+    def prepare(self, request: Request, pool: Pool, hints: Hints) -> Prepared:
+        """Predict the output length and settle the objectives."""
+        start = perf_counter()
+        p50, p90 = self._history.quantiles(request.tenant, request.model)
+        known = length_features(request, p50, p90)
+        predicted = self._deciders.length.predict(known[None])
+        output_p50, output_p90 = float(predicted[0, 0]), float(predicted[0, 1])
+        # Of the whole pool, healthy or not; the client's own objectives come first.
+        ttft_slo_s, tpot_slo_s = slo_s(self._fleet.state[pool.rows], float(request.input_tokens))
+        features = request_features(
+            known,
+            output_p50,
+            output_p90,
+            ttft_slo_s if hints.ttft_slo_s is None else hints.ttft_slo_s,
+            tpot_slo_s if hints.tpot_slo_s is None else hints.tpot_slo_s,
+        )
+        excluded = np.zeros(len(pool.rows), dtype=np.bool_)
+        spent_s = perf_counter() - start
+        return Prepared(request, pool, features, output_p50, output_p90, excluded, spent_s)
+
+    def choose(self, prepared: Prepared) -> Route | None:
+        """Choose a replica that has not been tried; None if there is none."""
+        start = perf_counter()
+        now_s = self._clock()
+        pool, fleet = prepared.pool, self._fleet
+        snapshot = fleet.snapshot(pool, now_s)
+        match_tokens = fleet.match_tokens(pool, prepared.request.block_hashes)
+        excluded = prepared.excluded | fleet.resting(pool, now_s)
+        observation = observe(snapshot.state, prepared.features, match_tokens, np.array(now_s), excluded)
+        policy = self._deciders.policy(pool.model)
+        decision = policy.decide(observation)
+        self._count(prepared, decision, perf_counter() - start)
+        if decision.choice == NO_CANDIDATE:
+            return None
+        replica = pool.replicas[decision.choice]
+        return Route(prepared, replica, decision, observation, snapshot, match_tokens, now_s)
+
+    def _count(self, prepared: Prepared, decision: Decision, spent_s: float) -> None:
+        self._metrics.decision_seconds.observe(prepared.spent_s + spent_s)
+        prepared.spent_s = 0.0
+        if decision.choice == NO_CANDIDATE:
+            return
+        self._metrics.decisions.labels(decision.policy).inc()
+        if decision.fallback_reason:
+            self._metrics.fallbacks.labels(decision.fallback_reason).inc()
+
+
+def new_request_id() -> str:
+    """An identifier nobody can guess: of the request, and of the decision about it."""
+    return f"req-{secrets.token_hex(8)}"
