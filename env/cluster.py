@@ -151,7 +151,7 @@ class Cluster:
         if self._believed is None:
             return np.zeros(len(self.replicas))
         blocks = self._believed.match(self._hashes())
-        return blocks * float(self.trace.block_tokens)
+        return blocks.astype(np.float64) * self.trace.block_tokens
 
     def dispatch(self, replica: int) -> None:
         """Send the pending request to a replica; -1 refuses it.

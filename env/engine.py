@@ -222,7 +222,7 @@ def cost(address: int) -> float:
         owner = state.replicas[replica]
         accrue(state, replica, max(cluster.now_s, owner.cost_at_s))
         total += owner.cost
-    return total
+    return float(total)
 
 
 @njit

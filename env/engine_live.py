@@ -66,7 +66,7 @@ class LiveEngine:
         slowdown: factor on all its times.
         prefix_cache: whether prompts share cached prefixes.
         block_tokens: tokens per hashed prefix block; a multiple of the profile's KV block. None: equal.
-        seed: kept for the day when the engine draws random numbers; today none are drawn.
+        seed: of everything random; the engine itself draws nothing.
 
     Raises:
         ConfigError: `block_tokens` is no multiple of the profile's.

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -30,13 +30,14 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 def njit(function: FunctionT) -> FunctionT:
     """Compile lazily, cached on disk where the user's cache folder can be written."""
-    previous = numba.config.CACHE_DIR
+    settings: Any = numba.config
+    previous = settings.CACHE_DIR
     try:
-        numba.config.CACHE_DIR = "" if _CACHE is None else str(_CACHE)
-        compiled: FunctionT = numba.njit(cache=_CACHE is not None, error_model="numpy")(function)
+        settings.CACHE_DIR = "" if _CACHE is None else str(_CACHE)
+        machine_code: Any = numba.njit(cache=_CACHE is not None, error_model="numpy")(function)
     finally:
-        numba.config.CACHE_DIR = previous
-    return compiled
+        settings.CACHE_DIR = previous
+    return cast(FunctionT, machine_code)
 
 
 def compiled(module: ModuleType) -> SimpleNamespace:

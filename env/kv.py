@@ -101,7 +101,7 @@ def attach(state: State, replica: int, slot: int, budget: int) -> int:
     sequence.shared = hits
     sequence.private_blocks = private
     sequence.computed = known
-    return chunk
+    return int(chunk)
 
 
 @njit

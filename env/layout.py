@@ -238,8 +238,7 @@ class State(NamedTuple):
     hashes: NDArray[np.int64]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+def _pointer_of(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
     """An integer as a pointer."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -248,26 +247,30 @@ def _pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
     return types.voidptr(types.int64), generate
 
 
+_pointer: Any = intrinsic(_pointer_of)
+_table: Any = numba.carray  # type: ignore[attr-defined]
+
+
 @njit
 def open_state(address: int) -> State:
     """The tables of the buffer at `address`. The caller keeps the buffer alive."""
-    h = numba.carray(_pointer(address), (HEADER,), np.int64)
+    h = _table(_pointer(address), (HEADER,), np.int64)
     n, slots, rows = h[H_REPLICAS], h[H_SLOTS], h[H_ROWS]
     entries, table = h[H_ENTRIES], h[H_TABLE]
     return State(
-        numba.carray(_pointer(address + h[H_CLUSTER]), (1,), CLUSTER),
-        numba.carray(_pointer(address + h[H_REPLICA]), (n,), REPLICA),
-        numba.carray(_pointer(address + h[H_LEDGER]), (n, STATE_WIDTH), np.float64),
-        numba.carray(_pointer(address + h[H_SEQUENCE]), (slots,), SEQUENCE),
-        numba.carray(_pointer(address + h[H_FACTS]), (slots,), FACTS),
-        numba.carray(_pointer(address + h[H_RUN]), (n, h[H_RUNNING]), np.int32),
-        numba.carray(_pointer(address + h[H_QUEUE]), (n, PRIORITIES, 2), np.int32),
-        numba.carray(_pointer(address + h[H_ENTRY]), (n, entries), ENTRY),
-        numba.carray(_pointer(address + h[H_HASH]), (n, table), np.int32),
-        numba.carray(_pointer(address + h[H_BIRTH]), (h[H_CHILDREN],), BIRTH),
-        numba.carray(_pointer(address + h[H_EVENT]), (h[H_EVENTS],), EVENT),
-        numba.carray(_pointer(address + h[H_OUTCOME]), (rows,), OUTCOME),
-        numba.carray(_pointer(h[H_TRACE]), (rows,), TRACE),
-        numba.carray(_pointer(h[H_ROOTS]), (h[H_ROOT_COUNT],), np.int64),
-        numba.carray(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64),
+        _table(_pointer(address + h[H_CLUSTER]), (1,), CLUSTER),
+        _table(_pointer(address + h[H_REPLICA]), (n,), REPLICA),
+        _table(_pointer(address + h[H_LEDGER]), (n, STATE_WIDTH), np.float64),
+        _table(_pointer(address + h[H_SEQUENCE]), (slots,), SEQUENCE),
+        _table(_pointer(address + h[H_FACTS]), (slots,), FACTS),
+        _table(_pointer(address + h[H_RUN]), (n, h[H_RUNNING]), np.int32),
+        _table(_pointer(address + h[H_QUEUE]), (n, PRIORITIES, 2), np.int32),
+        _table(_pointer(address + h[H_ENTRY]), (n, entries), ENTRY),
+        _table(_pointer(address + h[H_HASH]), (n, table), np.int32),
+        _table(_pointer(address + h[H_BIRTH]), (h[H_CHILDREN],), BIRTH),
+        _table(_pointer(address + h[H_EVENT]), (h[H_EVENTS],), EVENT),
+        _table(_pointer(address + h[H_OUTCOME]), (rows,), OUTCOME),
+        _table(_pointer(h[H_TRACE]), (rows,), TRACE),
+        _table(_pointer(h[H_ROOTS]), (h[H_ROOT_COUNT],), np.int64),
+        _table(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64),
     )

@@ -68,12 +68,16 @@ class OutcomeTable:
     @property
     def ok(self) -> NDArray[np.bool_]:
         """Which ended well."""
-        return self.status == STATUSES.index(Status.OK)
+        ok: NDArray[np.bool_] = self.status == STATUSES.index(Status.OK)
+        return ok
 
     @property
     def slo_met(self) -> NDArray[np.bool_]:
         """Which ended well and within both service levels."""
-        return self.ok & (self.ttft_s <= self.ttft_slo_s) & (self.tpot_s <= self.tpot_slo_s)
+        met: NDArray[np.bool_] = (
+            self.ok & (self.ttft_s <= self.ttft_slo_s) & (self.tpot_s <= self.tpot_slo_s)
+        )
+        return met
 
     def outcome(self, row: int) -> Outcome:
         """One row."""

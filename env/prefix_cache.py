@@ -7,6 +7,8 @@ and backward-shift deletion; the table is at most half full.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from steersman.env.jit import njit
@@ -20,7 +22,8 @@ _SHIFT = np.uint64(29)
 def _home(key: int, size: int) -> int:
     """Where a key belongs: Fibonacci hashing, since hashes of other engines may be small integers."""
     mixed = np.uint64(key) * _SPREAD
-    return np.int64((mixed ^ (mixed >> _SHIFT)) & np.uint64(size - 1))
+    home: Any = np.int64((mixed ^ (mixed >> _SHIFT)) & np.uint64(size - 1))
+    return home  # type: ignore[no-any-return]
 
 
 @njit

@@ -115,7 +115,7 @@ def _victim(state: State, replica: int) -> int:
     for i in range(last - 1, -1, -1):
         if state.sequences[run[i]].priority > state.sequences[run[best]].priority:
             best = i
-    return best
+    return int(best)
 
 
 @njit
@@ -190,9 +190,10 @@ def _duration_s(state: State, replica: int) -> float:
             owner.prefill_base_s + owner.prefill_token_s * prefill + owner.prefill_token2_s * prefill2
         )
         base_s = max(base_s, prefill_s)
-    return (
+    duration_s: float = (
         owner.host_overhead_s + owner.decode_seq_s * decoding + owner.decode_context_s * context + base_s
     )
+    return duration_s
 
 
 @njit
