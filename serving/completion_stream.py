@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from steersman.serving.tap import StreamTap
+
 _TAIL_BYTES = 4096
 """Enough for the last two events of a stream: usage and `[DONE]`."""
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "tool_calls", "text")
@@ -22,32 +24,34 @@ class CompletionStream:
         self.first_token_s: float | None = None
         """Clock time of the first event with content."""
         self.last_data_s: float | None = None
-        self._events = 0
-        self._tail = b""
+        self._tap = StreamTap()
+        self._text = b""
+        """From the start until the first content, from then on the last `_TAIL_BYTES`."""
+        self._before_content = 0
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take the next bytes, in pieces of any size."""
         self.last_data_s = now_s
-        self._events += data.count(b"data: ")
-        self._tail = (
-            (self._tail + data)[-_TAIL_BYTES:] if self.first_token_s is not None else self._tail + data
-        )
-        if self.first_token_s is None:
-            events = _complete_events(self._tail)
-            first = next((i for i, event in enumerate(events) if _has_content(event)), None)
-            if first is not None:
-                self.first_token_s = now_s
-                self._events -= first  # the role came before it
+        self._tap.feed(data)
+        self._text += data
+        if self.first_token_s is not None:
+            self._text = self._text[-_TAIL_BYTES:]
+            return
+        events = _complete_events(self._text)
+        first = next((i for i, event in enumerate(events) if _has_content(event)), None)
+        if first is not None:
+            self.first_token_s = now_s
+            self._before_content = first
 
     @property
     def finished(self) -> bool:
         """Whether the stream was closed in good order."""
-        return b"data: [DONE]" in self._tail
+        return b"data: [DONE]" in self._text
 
     @property
     def error(self) -> str:
         """The error event a server sends when it breaks in the middle; empty if there was none."""
-        for event in _complete_events(self._tail):
+        for event in _complete_events(self._text):
             if isinstance(event.get("error"), dict):
                 return str(event["error"].get("message", "error event in the stream"))
         return ""
@@ -55,12 +59,13 @@ class CompletionStream:
     @property
     def output_tokens(self) -> int:
         """From `usage` where the server sent it, else one per event with content."""
-        events = _complete_events(self._tail)
-        for event in reversed(events):
+        for event in reversed(_complete_events(self._text)):
             usage = event.get("usage")
-            if isinstance(usage, dict) and "completion_tokens" in usage:
+            if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
                 return int(usage["completion_tokens"])
-        return max(self._events - self.finished, 0) if self.first_token_s is not None else 0
+        if self.first_token_s is None:
+            return 0
+        return max(self._tap.events - self._before_content - self.finished, 0)
 
 
 def output_tokens_of(body: bytes) -> int:
