@@ -71,7 +71,7 @@ class _Pages:
             "owned_by": "steersman-emulator",
             "root": backend.profile.model.name,
             "parent": None,
-            "max_model_len": backend.context_window,
+            "max_model_len": backend.driver.token_limit,
         }
         return _json({"object": "list", "data": [card]})
 

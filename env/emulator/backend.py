@@ -33,7 +33,6 @@ class Backend:
         )
         self.model = settings.model or self.profile.model.name
         self.replica_id = settings.replica_id or self.profile.name
-        self.context_window = self.profile.model.context_window_tokens
         self.created = int(time.time())
         self.counter = CalibratedCounter()
         self.lengths = AnswerLengths(settings.lengths, settings.seed)

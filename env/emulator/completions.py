@@ -82,7 +82,7 @@ class CompletionEndpoint:
         text = text_features(plain)
         told = header_tokens(headers.get(_INPUT), EMULATED_INPUT_TOKENS)
         prompt_tokens = told or backend.counter.count(backend.model, text)
-        room = output_room(prompt_tokens, body.limit, backend.context_window)
+        room = output_room(prompt_tokens, body.limit, backend.driver.token_limit)
         wanted = header_tokens(headers.get(_OUTPUT), EMULATED_OUTPUT_TOKENS)
         output_tokens, finish_reason = backend.lengths.choose(wanted, plain, room)
         return _Job(

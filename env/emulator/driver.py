@@ -42,6 +42,11 @@ class EngineDriver:
         self.page = MetricsPage(profile, model, self._read)
         self.apply(settings.faults)
 
+    @property
+    def token_limit(self) -> int:
+        """Longest prompt plus output, from context window and KV cache."""
+        return self._engine.token_limit
+
     def submit(
         self,
         prompt_tokens: int,
@@ -141,6 +146,7 @@ class EngineDriver:
                 page.inter_token.observe(elapsed_s)
             else:
                 page.ttft.observe(elapsed_s)
+                stream.cached_tokens = self._engine.cached_tokens(handle)
             stream.give()
             if finished:
                 page.e2e.observe((at_s - stream.submitted_s) / self._speed)
