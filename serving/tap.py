@@ -53,6 +53,11 @@ class StreamTap:
         """Whether the bytes so far end with a whole event (or there were none)."""
         return self._carry == b"\n" or self._carry.endswith((b"\n\n", b"\n\r\n"))
 
+    @property
+    def complete(self) -> bool:
+        """Whether the stream ended as OpenAI's do."""
+        return b"[DONE]" in b"".join(self._kept)[-64:]
+
     def usage(self) -> Usage | None:
         """`usage` of the last event that has one, if the backend sent it."""
         tail = b"".join(self._kept)

@@ -64,6 +64,9 @@ class Backend:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._server is None:  # accepted just before it vanished
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         try:
             while (request := await _read(reader)) is not None:

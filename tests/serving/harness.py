@@ -16,7 +16,7 @@ from steersman.serving.config import RouterSettings
 from steersman.serving.parts import Parts
 from steersman.serving.server import make_server
 from steersman.traces.settings import parse_settings
-from tests.serving.backends import Backend
+from tests.serving.backends import Backend, Behaviour, backends
 
 CHAT = "/v1/chat/completions"
 
@@ -97,3 +97,10 @@ async def eventually(condition: Any, *, within_s: float = 5.0) -> None:
             return
         assert asyncio.get_running_loop().time() < deadline_s, "it did not happen in time"
         await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def rig(*answers: Behaviour, **sections: Any) -> AsyncIterator[tuple[Routed, list[Backend]]]:
+    """Backends with these behaviours, and a router in front of them."""
+    async with backends(*answers) as fleet, routing(settings_for(fleet, **sections)) as router:
+        yield router, fleet
