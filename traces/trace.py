@@ -240,19 +240,43 @@ class Trace:
         part = self.select(np.arange(first, last))
         return part.replace(arrival_s=part.arrival_s - start_s)
 
+    def session_starts(self) -> Int64:
+        """(n,): the row with which each row's session, or chain of parents, begins.
+
+        A row that belongs to neither is its own start.
+        """
+        in_session = self.session >= 0
+        codes = self.session[in_session]
+        start = np.where(self.parent >= 0, self.parent, np.arange(len(self)))
+        while True:
+            earlier = start[start]
+            first = np.full(len(self.sessions), len(self), dtype=np.int64)
+            np.minimum.at(first, codes, earlier[in_session])
+            earlier[in_session] = first[codes]
+            if np.array_equal(earlier, start):
+                return start
+            start = earlier
+
     def split(self, fractions: Sequence[float]) -> tuple[Trace, ...]:
         """Consecutive parts by time, each starting at zero; `(0.6, 0.15, 0.25)` is EVALUATION's split.
+
+        A session belongs whole to the part in which it begins, so that no part knows another's.
 
         Raises:
             ValueError: fractions are not positive or sum to more than 1.
         """
         if min(fractions, default=0.0) <= 0.0 or sum(fractions) > 1.0 + 1e-9:
             raise ValueError(f"fractions {tuple(fractions)} must be positive and sum to at most 1")
-        start = float(self.arrival_s[0]) if len(self) else 0.0
-        edges = start + np.concatenate(([0.0], np.cumsum(fractions))) * self.duration_s
+        starts_s = self.arrival_s[self.session_starts()]
+        first_s, last_s = (starts_s.min(), starts_s.max()) if len(self) else (0.0, 0.0)
+        edges = first_s + np.concatenate(([0.0], np.cumsum(fractions))) * (last_s - first_s)
         if sum(fractions) > 1.0 - 1e-9:
             edges[-1] = np.inf  # the last arrival belongs to the last part
-        return tuple(self.between(a, b) for a, b in pairwise(edges.tolist()))
+        parts = []
+        for begin_s, end_s in pairwise(edges.tolist()):
+            part = self.select((starts_s >= begin_s) & (starts_s < end_s))
+            parts.append(part.replace(arrival_s=part.arrival_s - begin_s))
+        return tuple(parts)
 
     def replace(self, **changes: Any) -> Trace:
         """A copy with some fields changed; the invariants are checked again."""

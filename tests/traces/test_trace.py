@@ -59,10 +59,20 @@ def test_select_keeps_rows_and_relinks_parents(
 def test_split_is_a_partition_in_order(given_requests: list[Request]) -> None:
     trace = Trace.from_requests("t", given_requests)
     parts = trace.split((0.6, 0.15, 0.25))
-    assert [i for part in parts for i in part.request_ids] == list(trace.request_ids)
+    assert sorted(i for part in parts for i in part.request_ids) == sorted(trace.request_ids)
     for part in parts:
         assert (part.arrival_s >= 0).all()
-        assert part.duration_s <= trace.duration_s
+    used = [{part.sessions[code] for code in part.session if code >= 0} for part in parts]
+    assert sum(map(len, used)) == len(set().union(*used))  # sessions stay whole
+    assert sum(int((part.parent >= 0).sum()) for part in parts) == int((trace.parent >= 0).sum())
+
+
+def test_split_without_sessions_cuts_time() -> None:
+    trace = Trace.from_requests("t", [Request(f"r{i}", 10.0 + i, 1) for i in range(101)])
+    parts = trace.split((0.6, 0.15, 0.25))
+    assert [len(part) for part in parts] == [60, 15, 26]
+    assert [part.arrival_s[0] for part in parts] == [0.0, 0.0, 0.0]
+    assert [len(part) for part in trace.split((0.5,))] == [50]
 
 
 def test_between_rebases_time() -> None:

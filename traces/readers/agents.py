@@ -13,7 +13,7 @@ COLUMNS = ("agent", "session", "turn", "t_in_session_s", "input_tokens", "output
 """And `hash_ids`: chained ids of full 64-token prompt blocks."""
 
 BLOCK_TOKENS = 64
-STAGGER_S = 10.0
+STAGGER_S = 60.0
 """The recording knows times within a session only: session k starts k times this after the first."""
 
 
