@@ -16,7 +16,14 @@ from steersman.env.layout import (
     CANCELLED,
     NONE,
     OK,
-    State,
+    births_in,
+    common_in,
+    facts_in,
+    ledger_in,
+    outcomes_in,
+    replicas_in,
+    sequences_in,
+    trace_in,
 )
 from steersman.env.queues import free_slot
 from steersman.predictors import ledger as plain_ledger
@@ -32,58 +39,58 @@ _on_abort = _ledger.on_abort
 
 
 @njit
-def dispatched(state: State, slot: int, at_s: float) -> None:
+def dispatched(memory: int, slot: int, at_s: float) -> None:
     """A request was sent to its replica; its facts are filled in."""
-    facts = state.facts[slot]
-    sequence = state.sequences[slot]
+    facts = facts_in(memory)[slot]
+    sequence = sequences_in(memory)[slot]
     replica = facts.replica
-    _on_dispatch(state.ledger[replica], float(sequence.prompt), facts.uncached, facts.output_p50)
-    accrue(state, replica, at_s)
-    owner = state.replicas[replica]
+    _on_dispatch(ledger_in(memory)[replica], float(sequence.prompt), facts.uncached, facts.output_p50)
+    accrue(memory, replica, at_s)
+    owner = replicas_in(memory)[replica]
     owner.cost_rate += facts.weight / facts.ttft_slo_s
     owner.inflight += 1
-    outcome = state.outcomes[sequence.row]
+    outcome = outcomes_in(memory)[sequence.row]
     outcome.arrival_s = facts.arrival_s
     outcome.replica = replica
 
 
 @njit
-def first_token(state: State, slot: int, at_s: float) -> None:
+def first_token(memory: int, slot: int, at_s: float) -> None:
     """Its first token appeared."""
-    facts = state.facts[slot]
-    sequence = state.sequences[slot]
+    facts = facts_in(memory)[slot]
+    sequence = sequences_in(memory)[slot]
     replica = facts.replica
     ttft_s = at_s - facts.arrival_s
     facts.first_token_s = at_s
-    _on_first_token(state.ledger[replica], facts.uncached, ttft_s, facts.raw_ttft_s)
-    accrue(state, replica, at_s)
-    owner = state.replicas[replica]
+    _on_first_token(ledger_in(memory)[replica], facts.uncached, ttft_s, facts.raw_ttft_s)
+    accrue(memory, replica, at_s)
+    owner = replicas_in(memory)[replica]
     owner.cost_rate -= facts.weight / facts.ttft_slo_s
     if sequence.output > 1:
         owner.cost_rate += facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
     if ttft_s > facts.ttft_slo_s:
         facts.charged = SLO_MISS_COST * facts.weight
         owner.cost += facts.charged
-    outcome = state.outcomes[sequence.row]
+    outcome = outcomes_in(memory)[sequence.row]
     outcome.first_token_s = at_s
 
 
 @njit
-def finished(state: State, slot: int, at_s: float) -> None:
+def finished(memory: int, slot: int, at_s: float) -> None:
     """Its last token appeared. Frees the slot."""
-    facts = state.facts[slot]
-    sequence = state.sequences[slot]
+    facts = facts_in(memory)[slot]
+    sequence = sequences_in(memory)[slot]
     replica = facts.replica
     tpot_s = 0.0
-    accrue(state, replica, at_s)
-    owner = state.replicas[replica]
+    accrue(memory, replica, at_s)
+    owner = replicas_in(memory)[replica]
     if sequence.output > 1:
         tpot_s = (at_s - facts.first_token_s) / (sequence.output - 1)
         owner.cost_rate -= facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
     if facts.charged == 0.0 and tpot_s > facts.tpot_slo_s:
         owner.cost += SLO_MISS_COST * facts.weight
     _on_finish(
-        state.ledger[replica],
+        ledger_in(memory)[replica],
         float(sequence.prompt),
         facts.output_p50,
         float(sequence.output),
@@ -91,17 +98,17 @@ def finished(state: State, slot: int, at_s: float) -> None:
         tpot_s,
         facts.raw_tpot_s,
     )
-    _leave(state, slot, at_s, OK)
+    _leave(memory, slot, at_s, OK)
 
 
 @njit
-def aborted(state: State, slot: int, at_s: float, status: int) -> None:
+def aborted(memory: int, slot: int, at_s: float, status: int) -> None:
     """It failed, was cancelled or will not be waited for. Frees the slot."""
-    facts = state.facts[slot]
-    sequence = state.sequences[slot]
+    facts = facts_in(memory)[slot]
+    sequence = sequences_in(memory)[slot]
     replica = facts.replica
-    accrue(state, replica, at_s)
-    owner = state.replicas[replica]
+    accrue(memory, replica, at_s)
+    owner = replicas_in(memory)[replica]
     had_first = sequence.produced > 0
     if had_first:
         spent = facts.weight * (facts.first_token_s - facts.arrival_s) / facts.ttft_slo_s
@@ -114,47 +121,47 @@ def aborted(state: State, slot: int, at_s: float, status: int) -> None:
     if status != CANCELLED:
         owner.cost += max(FAILURE_COST * facts.weight - spent, 0.0)
     _on_abort(
-        state.ledger[replica],
+        ledger_in(memory)[replica],
         float(sequence.prompt),
         facts.uncached,
         facts.output_p50,
         float(sequence.produced),
         had_first,
     )
-    _leave(state, slot, at_s, status)
+    _leave(memory, slot, at_s, status)
 
 
 @njit
-def refused(state: State, row: int, replica: int, status: int) -> None:
+def refused(memory: int, row: int, replica: int, status: int) -> None:
     """No replica took it: it never was in flight."""
-    cluster = state.cluster[0]
-    cluster.cost += FAILURE_COST * state.trace[row].weight
-    outcome = state.outcomes[row]
+    cluster = common_in(memory)
+    cluster.cost += FAILURE_COST * trace_in(memory)[row].weight
+    outcome = outcomes_in(memory)[row]
     outcome.arrival_s = cluster.now_s
     outcome.replica = replica
     outcome.end_s = cluster.now_s
     outcome.status = status
-    bear_children(state, row, cluster.now_s)
+    bear_children(memory, row, cluster.now_s)
 
 
 @njit
-def accrue(state: State, replica: int, at_s: float) -> None:
+def accrue(memory: int, replica: int, at_s: float) -> None:
     """Bring a replica's cost up to date."""
-    owner = state.replicas[replica]
+    owner = replicas_in(memory)[replica]
     owner.cost += owner.cost_rate * (at_s - owner.cost_at_s)
     owner.cost_at_s = at_s
 
 
 @njit
-def bear_children(state: State, row: int, at_s: float) -> None:
+def bear_children(memory: int, row: int, at_s: float) -> None:
     """The next turns of a request that ended, well or not, arrive a think time later."""
-    cluster = state.cluster[0]
-    births = state.births
-    child = state.trace[row].first_child
+    cluster = common_in(memory)
+    births = births_in(memory)
+    child = trace_in(memory)[row].first_child
     while child != NONE:
         # Sift up in a binary heap by (time, row).
         i = cluster.born
-        birth_s = at_s + state.trace[child].think_time_s
+        birth_s = at_s + trace_in(memory)[child].think_time_s
         while i > 0:
             parent = (i - 1) // 2
             above = births[parent]
@@ -167,22 +174,22 @@ def bear_children(state: State, row: int, at_s: float) -> None:
         births[i].row = child
         cluster.born += 1
         cluster.unborn -= 1
-        child = state.trace[child].next_sibling
+        child = trace_in(memory)[child].next_sibling
 
 
 @njit
-def _leave(state: State, slot: int, at_s: float, status: int) -> None:
-    facts = state.facts[slot]
-    sequence = state.sequences[slot]
-    owner = state.replicas[facts.replica]
+def _leave(memory: int, slot: int, at_s: float, status: int) -> None:
+    facts = facts_in(memory)[slot]
+    sequence = sequences_in(memory)[slot]
+    owner = replicas_in(memory)[facts.replica]
     owner.inflight -= 1
     if owner.inflight == 0:
         owner.cost_rate = 0.0  # no rounding error outlives a quiet moment
-    outcome = state.outcomes[sequence.row]
+    outcome = outcomes_in(memory)[sequence.row]
     outcome.end_s = at_s
     outcome.produced = sequence.produced
     outcome.cached_tokens = facts.cached_tokens
     outcome.preemptions = facts.preemptions
     outcome.status = status
-    bear_children(state, sequence.row, at_s)
-    free_slot(state, slot)
+    bear_children(memory, sequence.row, at_s)
+    free_slot(memory, slot)

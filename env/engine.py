@@ -28,8 +28,17 @@ from steersman.env.layout import (
     REJECTED,
     RUNNING,
     UNFINISHED,
-    State,
-    open_state,
+    births_in,
+    common_in,
+    events_in,
+    facts_in,
+    ledger_in,
+    outcomes_in,
+    replicas_in,
+    roots_in,
+    run_in,
+    sequences_in,
+    trace_in,
 )
 from steersman.env.queues import first_waiting, push_back, remove_waiting, take_slot
 from steersman.env.scheduler import begin_iteration, end_iteration, remove_running
@@ -40,34 +49,33 @@ _HEALTHY = plain_ledger.HEALTHY
 
 
 @njit
-def next_request(address: int) -> int:
+def next_request(memory: int) -> int:
     """Advance to the next arrival and return its row; NONE when no more will arrive."""
-    state = open_state(address)
-    cluster = state.cluster[0]
+    cluster = common_in(memory)
     while True:
-        at_s, from_heap = _next_arrival(state)
+        at_s, from_heap = _next_arrival(memory)
         if cluster.unborn == 0:
             break
-        replica = _first_to_end(state)
-        end_s = state.replicas[replica].iteration_end_s
+        replica = _first_to_end(memory)
+        end_s = replicas_in(memory)[replica].iteration_end_s
         if end_s > at_s or end_s == np.inf:
             break
-        _advance(state, replica, end_s)
+        _advance(memory, replica, end_s)
     if at_s == np.inf:
         return NONE
-    row = _pop_birth(state) if from_heap else state.roots[cluster.next_root]
+    row = _pop_birth(memory) if from_heap else roots_in(memory)[cluster.next_root]
     if not from_heap:
         cluster.next_root += 1
     cluster.now_s = at_s
     cluster.pending = row
-    for replica in range(state.replicas.shape[0]):
-        _advance(state, replica, at_s)
+    for replica in range(replicas_in(memory).shape[0]):
+        _advance(memory, replica, at_s)
     return row
 
 
 @njit
 def dispatch(
-    address: int,
+    memory: int,
     replica: int,
     output_p50: float,
     uncached: float,
@@ -78,23 +86,22 @@ def dispatch(
 
     The caller has made sure that a slot is free. See `Cluster.dispatch` for what is refused.
     """
-    state = open_state(address)
-    cluster = state.cluster[0]
+    cluster = common_in(memory)
     row = cluster.pending
     cluster.pending = NONE
     if replica < 0:
-        refused(state, row, NONE, REJECTED)
+        refused(memory, row, NONE, REJECTED)
         return NONE
-    owner = state.replicas[replica]
+    owner = replicas_in(memory)[replica]
     if owner.healthy == 0:
-        refused(state, row, replica, FAILED)
+        refused(memory, row, replica, FAILED)
         return NONE
-    source = state.trace[row]
+    source = trace_in(memory)[row]
     if source.input_tokens + source.output_tokens > owner.token_limit:
-        refused(state, row, replica, REJECTED)
+        refused(memory, row, replica, REJECTED)
         return NONE
-    slot = take_slot(state)
-    sequence = state.sequences[slot]
+    slot = take_slot(memory)
+    sequence = sequences_in(memory)[slot]
     sequence.prompt = source.input_tokens
     sequence.output = source.output_tokens
     sequence.produced = 0
@@ -108,7 +115,7 @@ def dispatch(
     sequence.hash_start = source.hash_start
     sequence.row = row
     sequence.priority = source.priority
-    facts = state.facts[slot]
+    facts = facts_in(memory)[slot]
     facts.replica = replica
     facts.arrival_s = cluster.now_s
     facts.first_token_s = np.nan
@@ -125,157 +132,150 @@ def dispatch(
     facts.preemptions = 0
     facts.span_blocks = 0
     facts.span_shared = 0
-    dispatched(state, slot, cluster.now_s)
-    push_back(state, replica, slot)
+    dispatched(memory, slot, cluster.now_s)
+    push_back(memory, replica, slot)
     owner.try_admission = 1
     if owner.iteration_end_s == np.inf:
-        begin_iteration(state, replica, cluster.now_s)
+        begin_iteration(memory, replica, cluster.now_s)
     return slot
 
 
 @njit
-def advance_to(address: int, at_s: float) -> bool:
+def advance_to(memory: int, at_s: float) -> bool:
     """Play all iterations that end by `at_s`; False if the event log was full before that.
 
     For engines that are driven in real time; a cluster is advanced by `next_request` and `drain`.
     """
-    state = open_state(address)
-    cluster = state.cluster[0]
-    for replica in range(state.replicas.shape[0]):
-        owner = state.replicas[replica]
+    cluster = common_in(memory)
+    for replica in range(replicas_in(memory).shape[0]):
+        owner = replicas_in(memory)[replica]
         while owner.iteration_end_s <= at_s:
-            if state.events.shape[0] - cluster.events < owner.running:
+            if events_in(memory).shape[0] - cluster.events < owner.running:
                 return False
             cluster.now_s = max(cluster.now_s, owner.iteration_end_s)
-            _step(state, replica)
+            _step(memory, replica)
     cluster.now_s = max(cluster.now_s, at_s)
     return True
 
 
 @njit
-def cancel(address: int, slot: int) -> None:
+def cancel(memory: int, slot: int) -> None:
     """The client went away: free what the request holds now. A running iteration takes its time."""
-    state = open_state(address)
-    replica = state.facts[slot].replica
-    _remove(state, replica, slot)
-    aborted(state, slot, state.cluster[0].now_s, CANCELLED)
-    owner = state.replicas[replica]
+    replica = facts_in(memory)[slot].replica
+    _remove(memory, replica, slot)
+    aborted(memory, slot, common_in(memory).now_s, CANCELLED)
+    owner = replicas_in(memory)[replica]
     owner.try_admission = 1
 
 
 @njit
-def fail(address: int, replica: int) -> None:
+def fail(memory: int, replica: int) -> None:
     """A replica breaks: all it holds fails, its caches are lost, it accepts nothing."""
-    state = open_state(address)
-    _abort_all(state, replica, state.cluster[0].now_s, FAILED)
-    owner = state.replicas[replica]
+    _abort_all(memory, replica, common_in(memory).now_s, FAILED)
+    owner = replicas_in(memory)[replica]
     owner.iteration_end_s = np.inf
-    evict(state, replica, owner.cached_blocks)
+    evict(memory, replica, owner.cached_blocks)
     owner.healthy = 0
-    state.ledger[replica, _HEALTHY] = 0.0
+    ledger_in(memory)[replica, _HEALTHY] = 0.0
 
 
 @njit
-def recover(address: int, replica: int) -> None:
+def recover(memory: int, replica: int) -> None:
     """A replica is back, empty."""
-    state = open_state(address)
-    state.replicas[replica].healthy = 1
-    state.ledger[replica, _HEALTHY] = 1.0
+    replicas_in(memory)[replica].healthy = 1
+    ledger_in(memory)[replica, _HEALTHY] = 1.0
 
 
 @njit
-def drain(address: int, drain_s: float) -> None:
+def drain(memory: int, drain_s: float) -> None:
     """Arrivals stop: play what is in flight, for so many seconds; what is left is unfinished."""
-    state = open_state(address)
-    cluster = state.cluster[0]
+    cluster = common_in(memory)
     until_s = cluster.now_s + drain_s
     last_s = cluster.now_s
-    for replica in range(state.replicas.shape[0]):
-        owner = state.replicas[replica]
+    for replica in range(replicas_in(memory).shape[0]):
+        owner = replicas_in(memory)[replica]
         while owner.iteration_end_s <= until_s:
             last_s = max(last_s, owner.iteration_end_s)
-            _advance(state, replica, owner.iteration_end_s)
+            _advance(memory, replica, owner.iteration_end_s)
         if owner.running + owner.waiting > 0:
             last_s = until_s
     cluster.now_s = last_s
     if cluster.pending != NONE:
-        refused(state, cluster.pending, NONE, UNFINISHED)
+        refused(memory, cluster.pending, NONE, UNFINISHED)
         cluster.pending = NONE
-    for replica in range(state.replicas.shape[0]):
-        _abort_all(state, replica, last_s, UNFINISHED)
-        state.replicas[replica].iteration_end_s = np.inf
-    cluster.next_root = state.roots.shape[0]
+    for replica in range(replicas_in(memory).shape[0]):
+        _abort_all(memory, replica, last_s, UNFINISHED)
+        replicas_in(memory)[replica].iteration_end_s = np.inf
+    cluster.next_root = roots_in(memory).shape[0]
     cluster.born = 0
     cluster.unborn = 0
-    for row in range(state.outcomes.shape[0]):
-        if state.outcomes[row].status == PENDING:
-            state.outcomes[row].status = UNFINISHED
+    for row in range(outcomes_in(memory).shape[0]):
+        if outcomes_in(memory)[row].status == PENDING:
+            outcomes_in(memory)[row].status = UNFINISHED
 
 
 @njit
-def cost(address: int) -> float:
+def cost(memory: int) -> float:
     """Accrued by all requests up to now; see `account.py`."""
-    state = open_state(address)
-    cluster = state.cluster[0]
+    cluster = common_in(memory)
     total = cluster.cost
-    for replica in range(state.replicas.shape[0]):
-        owner = state.replicas[replica]
-        accrue(state, replica, max(cluster.now_s, owner.cost_at_s))
+    for replica in range(replicas_in(memory).shape[0]):
+        owner = replicas_in(memory)[replica]
+        accrue(memory, replica, max(cluster.now_s, owner.cost_at_s))
         total += owner.cost
     return float(total)
 
 
 @njit
-def replay(address: int, choices: NDArray[np.int64], output_p50: NDArray[np.float64]) -> int:
+def replay(memory: int, choices: NDArray[np.int64], output_p50: NDArray[np.float64]) -> int:
     """Play a whole trace with a given replica for every row, without observations.
 
     Stops early, to be called again, when no slot is free; returns the requests dispatched.
     """
     count = 0
-    state = open_state(address)
-    while state.cluster[0].free_slots > 0:
-        row = next_request(address)
+    while common_in(memory).free_slots > 0:
+        row = next_request(memory)
         if row == NONE:
             break
-        prompt = float(state.trace[row].input_tokens)
-        dispatch(address, choices[row], output_p50[row], prompt, 0.0, 0.0)
+        prompt = float(trace_in(memory)[row].input_tokens)
+        dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
         count += 1
     return count
 
 
 @njit
-def _advance(state: State, replica: int, until_s: float) -> None:
+def _advance(memory: int, replica: int, until_s: float) -> None:
     """Play one replica's iterations and scrapes up to and including `until_s`."""
-    owner = state.replicas[replica]
+    owner = replicas_in(memory)[replica]
     while True:
         if owner.iteration_end_s <= owner.next_scrape_s:
             if owner.iteration_end_s > until_s:
                 return
-            _step(state, replica)
+            _step(memory, replica)
         else:
             if owner.next_scrape_s > until_s:
                 return
-            _scrape(state, replica)
+            _scrape(memory, replica)
 
 
 @njit
-def _step(state: State, replica: int) -> None:
-    at_s = state.replicas[replica].iteration_end_s
-    end_iteration(state, replica)
-    begin_iteration(state, replica, at_s)
+def _step(memory: int, replica: int) -> None:
+    at_s = replicas_in(memory)[replica].iteration_end_s
+    end_iteration(memory, replica)
+    begin_iteration(memory, replica, at_s)
 
 
 @njit
-def _scrape(state: State, replica: int) -> None:
+def _scrape(memory: int, replica: int) -> None:
     """The router reads the engine's metrics, or fails to."""
-    cluster = state.cluster[0]
-    owner = state.replicas[replica]
+    cluster = common_in(memory)
+    owner = replicas_in(memory)[replica]
     at_s = owner.next_scrape_s
     owner.scrapes += 1
     lost = _uniform(cluster.seed, replica, 2 * owner.scrapes) < cluster.scrape_loss
     if owner.healthy == 1 and not lost:
         usage = owner.held_blocks / owner.kv_blocks
-        _on_scrape(state.ledger[replica], at_s, float(owner.running), float(owner.waiting), usage)
+        _on_scrape(ledger_in(memory)[replica], at_s, float(owner.running), float(owner.waiting), usage)
     spread = 2.0 * _uniform(cluster.seed, replica, 2 * owner.scrapes + 1) - 1.0
     owner.next_scrape_s = at_s + cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
 
@@ -292,22 +292,22 @@ def _uniform(seed: int, stream: int, index: int) -> float:
 
 
 @njit
-def _next_arrival(state: State) -> tuple[float, bool]:
+def _next_arrival(memory: int) -> tuple[float, bool]:
     """When the next known arrival is, and whether it is a session's next turn."""
-    cluster = state.cluster[0]
+    cluster = common_in(memory)
     root_s = np.inf
-    if cluster.next_root < state.roots.shape[0]:
-        root_s = state.trace[state.roots[cluster.next_root]].arrival_s
-    if cluster.born > 0 and state.births[0].at_s < root_s:
-        return state.births[0].at_s, True
+    if cluster.next_root < roots_in(memory).shape[0]:
+        root_s = trace_in(memory)[roots_in(memory)[cluster.next_root]].arrival_s
+    if cluster.born > 0 and births_in(memory)[0].at_s < root_s:
+        return births_in(memory)[0].at_s, True
     return root_s, False
 
 
 @njit
-def _pop_birth(state: State) -> int:
+def _pop_birth(memory: int) -> int:
     """Take the earliest child from the heap."""
-    cluster = state.cluster[0]
-    births = state.births
+    cluster = common_in(memory)
+    births = births_in(memory)
     row: int = births[0].row
     cluster.born -= 1
     size = cluster.born
@@ -337,38 +337,38 @@ def _pop_birth(state: State) -> int:
 
 
 @njit
-def _first_to_end(state: State) -> int:
+def _first_to_end(memory: int) -> int:
     """The replica whose iteration ends first."""
     best = 0
-    for replica in range(1, state.replicas.shape[0]):
-        if state.replicas[replica].iteration_end_s < state.replicas[best].iteration_end_s:
+    for replica in range(1, replicas_in(memory).shape[0]):
+        if replicas_in(memory)[replica].iteration_end_s < replicas_in(memory)[best].iteration_end_s:
             best = replica
     return best
 
 
 @njit
-def _remove(state: State, replica: int, slot: int) -> None:
+def _remove(memory: int, replica: int, slot: int) -> None:
     """Take a request out of the batch or the queue and free its memory."""
-    if state.sequences[slot].state == RUNNING:
-        owner = state.replicas[replica]
+    if sequences_in(memory)[slot].state == RUNNING:
+        owner = replicas_in(memory)[replica]
         for i in range(owner.running):
-            if state.run[replica, i] == slot:
-                remove_running(state, replica, i)
+            if run_in(memory)[replica, i] == slot:
+                remove_running(memory, replica, i)
                 break
-        release(state, replica, slot)
+        release(memory, replica, slot)
     else:
-        forget_span(state, replica, slot)
-        remove_waiting(state, replica, slot)
+        forget_span(memory, replica, slot)
+        remove_waiting(memory, replica, slot)
 
 
 @njit
-def _abort_all(state: State, replica: int, at_s: float, status: int) -> None:
-    owner = state.replicas[replica]
+def _abort_all(memory: int, replica: int, at_s: float, status: int) -> None:
+    owner = replicas_in(memory)[replica]
     while owner.running > 0:
-        slot = state.run[replica, owner.running - 1]
-        _remove(state, replica, slot)
-        aborted(state, slot, at_s, status)
+        slot = run_in(memory)[replica, owner.running - 1]
+        _remove(memory, replica, slot)
+        aborted(memory, slot, at_s, status)
     while owner.waiting > 0:
-        slot = first_waiting(state, replica)
-        _remove(state, replica, slot)
-        aborted(state, slot, at_s, status)
+        slot = first_waiting(memory, replica)
+        _remove(memory, replica, slot)
+        aborted(memory, slot, at_s, status)

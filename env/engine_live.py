@@ -96,6 +96,7 @@ class LiveEngine:
             slots=FIRST_SLOTS,
             events=4 * max(profile.max_num_seqs, 1024),
         )
+        self._look()
 
     @property
     def token_limit(self) -> int:
@@ -105,7 +106,7 @@ class LiveEngine:
     @property
     def next_event_s(self) -> float:
         """When the current iteration ends; infinite while there is nothing to do."""
-        return float(self._memory.replicas["iteration_end_s"][0])
+        return float(self._iteration_end_s[0])
 
     def submit(
         self,
@@ -169,7 +170,12 @@ class LiveEngine:
     def cached_tokens(self, handle: int) -> int:
         """Prompt tokens a request in flight found in the prefix cache; 0 until it is admitted."""
         slot = self._slots.get(handle)
-        return 0 if slot is None else int(self._memory.facts["cached_tokens"][slot])
+        return 0 if slot is None else int(self._cached_tokens[slot])
+
+    def is_waiting(self, handle: int) -> bool:
+        """Whether a request is in flight and not in the batch: never admitted yet, or preempted."""
+        slot = self._slots.get(handle)
+        return slot is not None and int(self._sequence_state[slot]) == at.WAITING
 
     def metrics(self) -> LiveMetrics:
         """As of the last `advance`."""
@@ -191,10 +197,19 @@ class LiveEngine:
         complete = False
         while not complete:
             complete = engine.advance_to(memory.address, float(now_s))
-            count = int(memory.cluster["events"][0])
+            count = int(self._recorded[0])
             if count:
-                self._collect(memory.events[:count])
-                memory.cluster["events"] = 0
+                self._collect(self._tokens[:count])
+                self._recorded[0] = 0
+
+    def _look(self) -> None:
+        """Keep views of what every turn looks at; they cost more to make than to read."""
+        memory = self._memory
+        self._tokens = memory.events
+        self._recorded = memory.cluster["events"]
+        self._iteration_end_s = memory.replicas["iteration_end_s"]
+        self._sequence_state = memory.sequences["state"]
+        self._cached_tokens = memory.facts["cached_tokens"]
 
     def _collect(self, events: NDArray[Any]) -> None:
         for at_s, slot, finished in events.tolist():
@@ -241,6 +256,7 @@ class LiveEngine:
         slots = 2 * len(self._handles)
         self._handles += [at.NONE] * (slots - len(self._handles))
         self._memory.grow(slots, self._rows(slots, self._memory.trace.block_tokens))
+        self._look()
 
     def _rows(self, count: int, block_tokens: int) -> StaticTrace:
         """Rows for requests to come: row and slot are the same number."""

@@ -22,7 +22,17 @@ import numba
 
 from steersman.predictors import ledger
 
-KERNELS = ("jit", "layout", "kv", "prefix_cache", "queues", "account", "scheduler", "engine")
+KERNELS = (
+    "jit",
+    "layout",
+    "kv",
+    "prefix_cache",
+    "queues",
+    "account",
+    "scheduler",
+    "engine",
+    "counterfactual",
+)
 """Modules of `steersman.env` that are compiled."""
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])

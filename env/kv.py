@@ -8,7 +8,15 @@ sequence uses `shared` prefix entries and, for the rest of its tokens, `private_
 from __future__ import annotations
 
 from steersman.env.jit import njit
-from steersman.env.layout import NONE, State
+from steersman.env.layout import (
+    NONE,
+    common_in,
+    entries_in,
+    facts_in,
+    hashes_in,
+    replicas_in,
+    sequences_in,
+)
 from steersman.env.prefix_cache import find, insert, lru_push, lru_unlink, remove
 
 
@@ -19,71 +27,71 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
 
 
 @njit
-def take(state: State, replica: int, blocks: int) -> bool:
+def take(memory: int, replica: int, blocks: int) -> bool:
     """Put blocks in use, evicting cached ones if need be; False, and no change, if there are too few."""
-    owner = state.replicas[replica]
+    owner = replicas_in(memory)[replica]
     if owner.kv_blocks - owner.held_blocks < blocks:
         return False
     short = blocks - (owner.kv_blocks - owner.held_blocks - owner.cached_blocks)
     if short > 0:
-        evict(state, replica, short)
+        evict(memory, replica, short)
     owner.held_blocks += blocks
     return True
 
 
 @njit
-def evict(state: State, replica: int, blocks: int) -> None:
+def evict(memory: int, replica: int, blocks: int) -> None:
     """Forget cached blocks: prefixes least recently used first, then what preempted sequences left."""
-    owner = state.replicas[replica]
+    owner = replicas_in(memory)[replica]
     while blocks > 0 and owner.lru_head != NONE:
         entry = owner.lru_head
-        lru_unlink(state, replica, entry)
-        remove(state, replica, entry)
+        lru_unlink(memory, replica, entry)
+        remove(memory, replica, entry)
         owner.cached_blocks -= owner.entry_blocks
         blocks -= owner.entry_blocks
     while blocks > 0 and owner.span_head != NONE:
         slot = owner.span_head
-        facts = state.facts[slot]
+        facts = facts_in(memory)[slot]
         gone = min(facts.span_blocks, blocks)
         facts.span_blocks -= gone
         owner.cached_blocks -= gone
         blocks -= gone
         if facts.span_blocks == 0:
-            span_unlink(state, replica, slot)
+            span_unlink(memory, replica, slot)
 
 
 @njit
-def grow(state: State, replica: int, slot: int, tokens: int) -> bool:
+def grow(memory: int, replica: int, slot: int, tokens: int) -> bool:
     """Make room for a sequence of `tokens` tokens; False, and no change, if there is none."""
-    owner = state.replicas[replica]
-    sequence = state.sequences[slot]
+    owner = replicas_in(memory)[replica]
+    sequence = sequences_in(memory)[slot]
     alone = tokens - sequence.shared * owner.entry_tokens
     missing = blocks_for(alone, owner.block_tokens) - sequence.private_blocks
     if missing <= 0:
         return True
-    if not take(state, replica, missing):
+    if not take(memory, replica, missing):
         return False
     sequence.private_blocks += missing
     return True
 
 
 @njit
-def attach(state: State, replica: int, slot: int, budget: int) -> int:
+def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     """Give a waiting sequence what is cached of it, and room for its first chunk.
 
     Returns:
         Tokens of the chunk, at most `budget`; 0, and no change, if memory is short.
     """
-    owner = state.replicas[replica]
-    sequence = state.sequences[slot]
-    facts = state.facts[slot]
+    owner = replicas_in(memory)[replica]
+    sequence = sequences_in(memory)[slot]
+    facts = facts_in(memory)[slot]
     hits = 0
     idle = 0
     while hits < sequence.hashes:
-        entry = find(state, replica, state.hashes[sequence.hash_start + hits])
+        entry = find(memory, replica, hashes_in(memory)[sequence.hash_start + hits])
         if entry == NONE:
             break
-        idle += state.entries[replica, entry].users == 0
+        idle += entries_in(memory)[replica, entry].users == 0
         hits += 1
     span = facts.span_blocks if facts.span_shared == hits else 0
     total = sequence.prompt + sequence.produced
@@ -94,10 +102,10 @@ def attach(state: State, replica: int, slot: int, budget: int) -> int:
     private = blocks_for(known + chunk - shared_tokens, owner.block_tokens)
     if private + idle * owner.entry_blocks > owner.kv_blocks - owner.held_blocks:
         return 0
-    forget_span(state, replica, slot)
+    forget_span(memory, replica, slot)
     for k in range(hits):
-        _use(state, replica, find(state, replica, state.hashes[sequence.hash_start + k]))
-    take(state, replica, private)
+        _use(memory, replica, find(memory, replica, hashes_in(memory)[sequence.hash_start + k]))
+    take(memory, replica, private)
     sequence.shared = hits
     sequence.private_blocks = private
     sequence.computed = known
@@ -105,19 +113,19 @@ def attach(state: State, replica: int, slot: int, budget: int) -> int:
 
 
 @njit
-def share(state: State, replica: int, slot: int) -> None:
+def share(memory: int, replica: int, slot: int) -> None:
     """Turn the prefix blocks that are computed by now into entries that others can use."""
-    owner = state.replicas[replica]
-    sequence = state.sequences[slot]
+    owner = replicas_in(memory)[replica]
+    sequence = sequences_in(memory)[slot]
     while sequence.shared < sequence.hashes:
         if (sequence.shared + 1) * owner.entry_tokens > sequence.computed:
             break
-        key = state.hashes[sequence.hash_start + sequence.shared]
-        entry = find(state, replica, key)
+        key = hashes_in(memory)[sequence.hash_start + sequence.shared]
+        entry = find(memory, replica, key)
         if entry == NONE:
-            insert(state, replica, key)
+            insert(memory, replica, key)
         else:  # Somebody computed the same block at the same time: one copy is enough.
-            _use(state, replica, entry)
+            _use(memory, replica, entry)
             owner.held_blocks -= owner.entry_blocks
             owner.try_admission = 1
         sequence.private_blocks -= owner.entry_blocks
@@ -125,16 +133,16 @@ def share(state: State, replica: int, slot: int) -> None:
 
 
 @njit
-def release(state: State, replica: int, slot: int) -> None:
+def release(memory: int, replica: int, slot: int) -> None:
     """Free all of a sequence's blocks; its prefix stays cached, the tail first to be evicted."""
-    owner = state.replicas[replica]
-    sequence = state.sequences[slot]
+    owner = replicas_in(memory)[replica]
+    sequence = sequences_in(memory)[slot]
     for k in range(sequence.shared - 1, -1, -1):
-        entry = find(state, replica, state.hashes[sequence.hash_start + k])
-        record = state.entries[replica, entry]
+        entry = find(memory, replica, hashes_in(memory)[sequence.hash_start + k])
+        record = entries_in(memory)[replica, entry]
         record.users -= 1
         if record.users == 0:
-            lru_push(state, replica, entry)
+            lru_push(memory, replica, entry)
             owner.held_blocks -= owner.entry_blocks
             owner.cached_blocks += owner.entry_blocks
     owner.held_blocks -= sequence.private_blocks
@@ -144,15 +152,15 @@ def release(state: State, replica: int, slot: int) -> None:
 
 
 @njit
-def release_remembered(state: State, replica: int, slot: int) -> None:
+def release_remembered(memory: int, replica: int, slot: int) -> None:
     """As `release`, for a preempted sequence: its own full blocks stay cached too, until evicted."""
-    owner = state.replicas[replica]
-    sequence = state.sequences[slot]
-    facts = state.facts[slot]
+    owner = replicas_in(memory)[replica]
+    sequence = sequences_in(memory)[slot]
+    facts = facts_in(memory)[slot]
     shared = sequence.shared
     alone = sequence.computed - shared * owner.entry_tokens
-    release(state, replica, slot)
-    if state.cluster[0].prefix_cache == 0 or alone < owner.block_tokens:
+    release(memory, replica, slot)
+    if common_in(memory).prefix_cache == 0 or alone < owner.block_tokens:
         return
     facts.span_blocks = alone // owner.block_tokens
     facts.span_shared = shared
@@ -162,41 +170,41 @@ def release_remembered(state: State, replica: int, slot: int) -> None:
     if owner.span_tail == NONE:
         owner.span_head = slot
     else:
-        state.facts[owner.span_tail].span_next = slot
+        facts_in(memory)[owner.span_tail].span_next = slot
     owner.span_tail = slot
 
 
 @njit
-def forget_span(state: State, replica: int, slot: int) -> None:
+def forget_span(memory: int, replica: int, slot: int) -> None:
     """What a preempted sequence left is no longer cached: evicted, or in use again."""
-    facts = state.facts[slot]
+    facts = facts_in(memory)[slot]
     if facts.span_blocks > 0:
-        state.replicas[replica].cached_blocks -= facts.span_blocks
+        replicas_in(memory)[replica].cached_blocks -= facts.span_blocks
         facts.span_blocks = 0
-        span_unlink(state, replica, slot)
+        span_unlink(memory, replica, slot)
 
 
 @njit
-def span_unlink(state: State, replica: int, slot: int) -> None:
+def span_unlink(memory: int, replica: int, slot: int) -> None:
     """Leave the list of remembered sequences."""
-    owner = state.replicas[replica]
-    facts = state.facts[slot]
+    owner = replicas_in(memory)[replica]
+    facts = facts_in(memory)[slot]
     if facts.span_previous == NONE:
         owner.span_head = facts.span_next
     else:
-        state.facts[facts.span_previous].span_next = facts.span_next
+        facts_in(memory)[facts.span_previous].span_next = facts.span_next
     if facts.span_next == NONE:
         owner.span_tail = facts.span_previous
     else:
-        state.facts[facts.span_next].span_previous = facts.span_previous
+        facts_in(memory)[facts.span_next].span_previous = facts.span_previous
 
 
 @njit
-def _use(state: State, replica: int, entry: int) -> None:
-    owner = state.replicas[replica]
-    record = state.entries[replica, entry]
+def _use(memory: int, replica: int, entry: int) -> None:
+    owner = replicas_in(memory)[replica]
+    record = entries_in(memory)[replica, entry]
     if record.users == 0:
-        lru_unlink(state, replica, entry)
+        lru_unlink(memory, replica, entry)
         owner.cached_blocks -= owner.entry_blocks
         owner.held_blocks += owner.entry_blocks
     record.users += 1

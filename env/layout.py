@@ -1,29 +1,27 @@
 """The memory of a simulated cluster: one block of bytes, read as tables.
 
 Everything that changes while a cluster runs lives in one contiguous buffer, so that a copy of the
-buffer is a copy of the cluster. The buffer starts with an int64 header (`H_*`: sizes, and the offset
-of each table); `open_state` makes the tables from the buffer's address, in compiled code, at no cost
-in reference counts or in arguments. What a trace says never changes and is kept in a second buffer
-that all copies share; the header holds its address.
+buffer is a copy of the cluster. The buffer starts with an int64 header (`H_*`: sizes, and the offset of
+each table). What a trace says never changes; it is kept apart, shared by all copies, and the header
+holds its address.
 
-Tables are arrays of C structs (numba records): `state.replicas[r].running`.
+Compiled functions take one argument for all of it, `memory`: the buffer's address. The functions below
+give its tables, most of them arrays of C structs (numba records): `replicas_in(memory)[r].running`. They
+cost a few instructions; passing the arrays themselves took most of the engine's time. Whoever calls
+keeps the buffer alive.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 from steersman.env.jit import njit
 from steersman.predictors.ledger import STATE_WIDTH
-
-Records = Any
-"""An array of C structs; their fields are read as attributes, in compiled code only."""
 
 PRIORITIES = 4
 NONE = -1
@@ -204,40 +202,6 @@ H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addres
 HEADER = 32
 
 
-class State(NamedTuple):
-    """The tables of a cluster, in compiled code."""
-
-    cluster: Records
-    """(1,) CLUSTER"""
-    replicas: Records
-    """(n,) REPLICA"""
-    ledger: NDArray[np.float64]
-    """(n, STATE_WIDTH): what the router knows."""
-    sequences: Records
-    """(slots,) SEQUENCE"""
-    facts: Records
-    """(slots,) FACTS"""
-    run: NDArray[np.int32]
-    """(n, most max_num_seqs): slots that run, in the order in which they were admitted."""
-    queue: NDArray[np.int32]
-    """(n, PRIORITIES, 2): head and tail of each waiting queue."""
-    entries: Records
-    """(n, entries) ENTRY"""
-    table: NDArray[np.int32]
-    """(n, power of two): entry by hash, open addressing."""
-    births: Records
-    """(children,) BIRTH: a heap of children whose parents ended."""
-    events: Records
-    """(events,) EVENT: tokens, where they are recorded."""
-    outcomes: Records
-    """(rows,) OUTCOME"""
-    trace: Records
-    """(rows,) TRACE"""
-    roots: NDArray[np.int64]
-    """Rows without a parent, by arrival."""
-    hashes: NDArray[np.int64]
-
-
 def _pointer_of(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
     """An integer as a pointer."""
 
@@ -252,25 +216,109 @@ _table: Any = numba.carray  # type: ignore[attr-defined]
 
 
 @njit
-def open_state(address: int) -> State:
-    """The tables of the buffer at `address`. The caller keeps the buffer alive."""
-    h = _table(_pointer(address), (HEADER,), np.int64)
-    n, slots, rows = h[H_REPLICAS], h[H_SLOTS], h[H_ROWS]
-    entries, table = h[H_ENTRIES], h[H_TABLE]
-    return State(
-        _table(_pointer(address + h[H_CLUSTER]), (1,), CLUSTER),
-        _table(_pointer(address + h[H_REPLICA]), (n,), REPLICA),
-        _table(_pointer(address + h[H_LEDGER]), (n, STATE_WIDTH), np.float64),
-        _table(_pointer(address + h[H_SEQUENCE]), (slots,), SEQUENCE),
-        _table(_pointer(address + h[H_FACTS]), (slots,), FACTS),
-        _table(_pointer(address + h[H_RUN]), (n, h[H_RUNNING]), np.int32),
-        _table(_pointer(address + h[H_QUEUE]), (n, PRIORITIES, 2), np.int32),
-        _table(_pointer(address + h[H_ENTRY]), (n, entries), ENTRY),
-        _table(_pointer(address + h[H_HASH]), (n, table), np.int32),
-        _table(_pointer(address + h[H_BIRTH]), (h[H_CHILDREN],), BIRTH),
-        _table(_pointer(address + h[H_EVENT]), (h[H_EVENTS],), EVENT),
-        _table(_pointer(address + h[H_OUTCOME]), (rows,), OUTCOME),
-        _table(_pointer(h[H_TRACE]), (rows,), TRACE),
-        _table(_pointer(h[H_ROOTS]), (h[H_ROOT_COUNT],), np.int64),
-        _table(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64),
-    )
+def _header(memory: int) -> Any:
+    return _table(_pointer(memory), (HEADER,), np.int64)
+
+
+@njit
+def common_in(memory: int) -> Any:
+    """The CLUSTER record."""
+    return _table(_pointer(memory + _header(memory)[H_CLUSTER]), (1,), CLUSTER)[0]
+
+
+@njit
+def replicas_in(memory: int) -> Any:
+    """(n,) REPLICA"""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_REPLICA]), (h[H_REPLICAS],), REPLICA)
+
+
+@njit
+def ledger_in(memory: int) -> Any:
+    """(n, STATE_WIDTH): what the router knows."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_LEDGER]), (h[H_REPLICAS], STATE_WIDTH), np.float64)
+
+
+@njit
+def sequences_in(memory: int) -> Any:
+    """(slots,) SEQUENCE"""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_SEQUENCE]), (h[H_SLOTS],), SEQUENCE)
+
+
+@njit
+def facts_in(memory: int) -> Any:
+    """(slots,) FACTS"""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_FACTS]), (h[H_SLOTS],), FACTS)
+
+
+@njit
+def run_in(memory: int) -> Any:
+    """(n, most max_num_seqs): slots that run, in the order in which they were admitted."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_RUN]), (h[H_REPLICAS], h[H_RUNNING]), np.int32)
+
+
+@njit
+def queue_in(memory: int) -> Any:
+    """(n, PRIORITIES, 2): head and tail of each waiting queue."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_QUEUE]), (h[H_REPLICAS], PRIORITIES, 2), np.int32)
+
+
+@njit
+def entries_in(memory: int) -> Any:
+    """(n, entries) ENTRY"""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_ENTRY]), (h[H_REPLICAS], h[H_ENTRIES]), ENTRY)
+
+
+@njit
+def table_in(memory: int) -> Any:
+    """(n, power of two): entry by hash, open addressing."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_HASH]), (h[H_REPLICAS], h[H_TABLE]), np.int32)
+
+
+@njit
+def births_in(memory: int) -> Any:
+    """(children,) BIRTH: a heap of children whose parents ended."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_BIRTH]), (h[H_CHILDREN],), BIRTH)
+
+
+@njit
+def events_in(memory: int) -> Any:
+    """(events,) EVENT: tokens, where they are recorded."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_EVENT]), (h[H_EVENTS],), EVENT)
+
+
+@njit
+def outcomes_in(memory: int) -> Any:
+    """(rows,) OUTCOME"""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_OUTCOME]), (h[H_ROWS],), OUTCOME)
+
+
+@njit
+def trace_in(memory: int) -> Any:
+    """(rows,) TRACE"""
+    h = _header(memory)
+    return _table(_pointer(h[H_TRACE]), (h[H_ROWS],), TRACE)
+
+
+@njit
+def roots_in(memory: int) -> Any:
+    """Rows without a parent, by arrival."""
+    h = _header(memory)
+    return _table(_pointer(h[H_ROOTS]), (h[H_ROOT_COUNT],), np.int64)
+
+
+@njit
+def hashes_in(memory: int) -> Any:
+    """Hashes of all prefix blocks, request by request."""
+    h = _header(memory)
+    return _table(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from steersman.env.jit import njit
-from steersman.env.layout import NONE, State
+from steersman.env.layout import NONE, entries_in, replicas_in, table_in
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
@@ -27,28 +27,28 @@ def _home(key: int, size: int) -> int:
 
 
 @njit
-def find(state: State, replica: int, key: int) -> int:
+def find(memory: int, replica: int, key: int) -> int:
     """The entry of a block hash, or NONE."""
-    table = state.table[replica]
+    table = table_in(memory)[replica]
     size = table.shape[0]
     i = _home(key, size)
     while True:
         entry: int = table[i]
-        if entry == NONE or state.entries[replica, entry].key == key:
+        if entry == NONE or entries_in(memory)[replica, entry].key == key:
             return entry
         i = (i + 1) & (size - 1)
 
 
 @njit
-def insert(state: State, replica: int, key: int) -> int:
+def insert(memory: int, replica: int, key: int) -> int:
     """A new entry with one user. The key is not in the table, and an entry is free."""
-    owner = state.replicas[replica]
+    owner = replicas_in(memory)[replica]
     entry: int = owner.free_entry
-    record = state.entries[replica, entry]
+    record = entries_in(memory)[replica, entry]
     owner.free_entry = record.next
     record.key = key
     record.users = 1
-    table = state.table[replica]
+    table = table_in(memory)[replica]
     size = table.shape[0]
     i = _home(key, size)
     while table[i] != NONE:
@@ -58,11 +58,11 @@ def insert(state: State, replica: int, key: int) -> int:
 
 
 @njit
-def remove(state: State, replica: int, entry: int) -> None:
+def remove(memory: int, replica: int, entry: int) -> None:
     """Forget an entry that is in no list."""
-    table = state.table[replica]
+    table = table_in(memory)[replica]
     size = table.shape[0]
-    hole = _home(state.entries[replica, entry].key, size)
+    hole = _home(entries_in(memory)[replica, entry].key, size)
     while table[hole] != entry:
         hole = (hole + 1) & (size - 1)
     i = hole
@@ -70,41 +70,41 @@ def remove(state: State, replica: int, entry: int) -> None:
         i = (i + 1) & (size - 1)
         if table[i] == NONE:
             break
-        home = _home(state.entries[replica, table[i]].key, size)
+        home = _home(entries_in(memory)[replica, table[i]].key, size)
         # Move back what could not stand nearer its home because of the hole.
         if ((i - home) & (size - 1)) >= ((i - hole) & (size - 1)):
             table[hole] = table[i]
             hole = i
     table[hole] = NONE
-    owner = state.replicas[replica]
-    state.entries[replica, entry].next = owner.free_entry
+    owner = replicas_in(memory)[replica]
+    entries_in(memory)[replica, entry].next = owner.free_entry
     owner.free_entry = entry
 
 
 @njit
-def lru_push(state: State, replica: int, entry: int) -> None:
+def lru_push(memory: int, replica: int, entry: int) -> None:
     """Most recently used, and now evictable."""
-    owner = state.replicas[replica]
-    record = state.entries[replica, entry]
+    owner = replicas_in(memory)[replica]
+    record = entries_in(memory)[replica, entry]
     record.next = NONE
     record.previous = owner.lru_tail
     if owner.lru_tail == NONE:
         owner.lru_head = entry
     else:
-        state.entries[replica, owner.lru_tail].next = entry
+        entries_in(memory)[replica, owner.lru_tail].next = entry
     owner.lru_tail = entry
 
 
 @njit
-def lru_unlink(state: State, replica: int, entry: int) -> None:
+def lru_unlink(memory: int, replica: int, entry: int) -> None:
     """In use again, or evicted."""
-    owner = state.replicas[replica]
-    record = state.entries[replica, entry]
+    owner = replicas_in(memory)[replica]
+    record = entries_in(memory)[replica, entry]
     if record.previous == NONE:
         owner.lru_head = record.next
     else:
-        state.entries[replica, record.previous].next = record.next
+        entries_in(memory)[replica, record.previous].next = record.next
     if record.next == NONE:
         owner.lru_tail = record.previous
     else:
-        state.entries[replica, record.next].previous = record.previous
+        entries_in(memory)[replica, record.next].previous = record.previous
