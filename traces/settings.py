@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,7 +74,9 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "missing":
         return f"missing key '{key}'; add it{more}"
     message = first["msg"].removeprefix("Value error, ")
-    return f"'{key}' = {first['input']!r}: {message}{more}"
+    # A password in a URL must not get into a log by way of an error message.
+    shown = re.sub(r"//[^/@]*@", "//…@", repr(first["input"]))
+    return f"'{key}' = {shown}: {message}{more}"
 
 
 def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[str]:
