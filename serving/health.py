@@ -122,7 +122,7 @@ class HealthCheck:
     async def _ask_models(self) -> None:
         """Which models it serves; a backend whose models are configured need not say."""
         try:
-            self._fleet.set_models(self._replica, _cards(await self._get("/v1/models")))
+            self._fleet.set_models(self._replica, read_cards(await self._get("/v1/models")))
         except BackendError:
             if not self._replica.settings.models:
                 raise
@@ -131,7 +131,7 @@ class HealthCheck:
         return await self._upstream.get(self._replica, path, timeout_s=self._settings.timeout_s)
 
 
-def _cards(body: bytes) -> list[dict[str, Any]]:
+def read_cards(body: bytes) -> list[dict[str, Any]]:
     """The entries of an OpenAI model list.
 
     Raises:

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import socket
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from steersman.serving.config import RouterSettings
+from steersman.traces.errors import ConfigError
+
+logger = logging.getLogger("steersman.serving")
 
 KEEP_ALIVE_S = 75
 """Longer than the 60 s of common load balancers, so that they and not we close idle connections."""
+BACKLOG = 4096
+
+
+def open_socket(settings: RouterSettings) -> socket.socket:
+    """The listening socket.
+
+    Raises:
+        ConfigError: the address is taken, or not this machine's.
+    """
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server(
+            (settings.host, settings.port), family=family, backlog=BACKLOG, reuse_port=False
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
+            "give another 'host' or 'port'"
+        ) from None
 
 
 def make_server(app: ASGIApp, settings: RouterSettings) -> uvicorn.Server:
@@ -20,7 +44,6 @@ def make_server(app: ASGIApp, settings: RouterSettings) -> uvicorn.Server:
         app,
         host=settings.host,
         port=settings.port,
-        loop="uvloop",
         http="httptools",
         ws="none",
         lifespan="on",
@@ -28,8 +51,15 @@ def make_server(app: ASGIApp, settings: RouterSettings) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=4096,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(settings.timeouts.drain_s),
     )
     return uvicorn.Server(config)
+
+
+async def serve_forever(app: ASGIApp, settings: RouterSettings, listener: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C, and drain."""
+    host, port = listener.getsockname()[:2]
+    logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    await make_server(app, settings).serve(sockets=[listener])

@@ -1,0 +1,236 @@
+"""The surface: pages, errors, limits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.serving.backends import backends, completion, whole
+from tests.serving.harness import chat, eventually, rig, routing, settings_for
+
+GOOD = whole(completion())
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    error: dict[str, Any] = orjson.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b'"x"', b"\xff\xfe", b"[" * 5000, b'{"model":"m"}{'], ids=range(7)
+)
+async def test_rubbish_is_a_400(body: bytes) -> None:
+    async with rig(GOOD) as (router, fleet):
+        status, got, headers = await router.post(body)
+        assert status == 400
+        assert error_of(got)["code"] == "invalid_json"
+        assert error_of(got)["type"] == "invalid_request_error"
+        assert "x-steersman-decision-id" in headers
+        assert not fleet[0].received
+        assert await router.metric('steersman_refusals_total{reason="invalid_json"}') == 1.0
+        assert await router.metric('steersman_responses_total{code="400"}') == 1.0
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_above_the_limit_is_a_413(chunked: bool) -> None:
+    async with rig(GOOD, limits={"body_bytes": 2048}) as (router, fleet):
+
+        async def pieces() -> Any:
+            for _ in range(10):
+                yield b"x" * 1000
+
+        data = pieces() if chunked else b"x" * 10_000
+        async with router.client.post(router.url + "/v1/chat/completions", data=data) as answer:
+            assert answer.status == 413
+            assert error_of(await answer.read())["code"] == "body_too_large"
+        assert (await router.post())[0] == 200
+        assert len(fleet[0].received) == 1
+
+
+async def test_headers_above_the_limit_are_a_431() -> None:
+    async with rig(GOOD, limits={"header_bytes": 1024}) as (router, _):
+        status, got, _ = await router.post(headers={"x-long": "y" * 2000})
+        assert status == 431
+        assert error_of(got)["code"] == "headers_too_large"
+
+
+async def test_a_body_that_does_not_come_is_a_408() -> None:
+    async with rig(GOOD, timeouts={"body_s": 0.1, "drain_s": 1}) as (router, _):
+        host, _, port = router.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+
+
+async def test_a_client_that_leaves_while_sending_is_nobodys_fault() -> None:
+    async with rig(GOOD) as (router, fleet):
+        host, _, port = router.url.removeprefix("http://").partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+        await eventually(lambda: _is_idle(router))
+        assert not fleet[0].received
+
+
+async def _is_idle(router: Any) -> bool:
+    return bool(await router.metric("steersman_requests_in_flight") == 0.0)
+
+
+async def test_an_unknown_model_is_a_404() -> None:
+    async with rig(GOOD) as (router, _):
+        status, got, _ = await router.post(chat() | {"model": "gpt-9"})
+        assert status == 404
+        error = error_of(got)
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+        assert "'gpt-9'" in error["message"]
+        assert "name one of: m" in error["message"]
+
+
+async def test_without_a_model_the_only_one_serves() -> None:
+    async with rig(GOOD) as (router, _):
+        status, _, _ = await router.post({"messages": []})
+        assert status == 200
+
+
+async def test_without_a_model_among_several_is_a_400() -> None:
+    async with backends(GOOD) as fleet:
+        listed = [{"id": "b0", "url": fleet[0].url, "models": ["m", "n"]}]
+        async with routing(settings_for(fleet, backends=listed)) as router:
+            status, got, _ = await router.post({"messages": []})
+            assert status == 400
+            assert error_of(got)["code"] == "model_missing"
+            assert (await router.post(chat() | {"model": "n"}))[0] == 200
+
+
+@pytest.mark.parametrize("model", [1, None, {"a": 1}, ["m"]])
+async def test_a_model_that_is_no_name_counts_as_missing(model: Any) -> None:
+    async with rig(GOOD) as (router, _):
+        assert (await router.post(chat() | {"model": model}))[0] == 200
+
+
+async def test_a_hint_that_is_not_valid_is_a_400() -> None:
+    async with rig(GOOD) as (router, _):
+        status, got, _ = await router.post(headers={"x-llm-d-slo-ttft-ms": "soon"})
+        assert status == 400
+        assert error_of(got)["param"] == "x-llm-d-slo-ttft-ms"
+
+
+async def test_hints_reach_the_policy_and_travel_on() -> None:
+    async with rig(GOOD) as (router, fleet):
+        hints = {"x-llm-d-slo-ttft-ms": "250", "x-session-id": "s1"}
+        assert (await router.post(headers=hints))[0] == 200
+        assert fleet[0].received[0].header("x-session-id") == "s1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
+    ],
+)
+async def test_other_paths(method: str, path: str, status: int, code: str) -> None:
+    async with rig(GOOD) as (router, _), router.client.request(method, router.url + path) as answer:
+        assert answer.status == status
+        assert error_of(await answer.read())["code"] == code
+
+
+async def test_a_query_travels_on() -> None:
+    async with rig(GOOD) as (router, fleet):
+        await router.post(path="/v1/completions?api-version=1&x=%20y")
+        assert fleet[0].received[0].path == "/v1/completions?api-version=1&x=%20y"
+
+
+async def test_models_are_those_of_all_backends() -> None:
+    async with backends(GOOD, GOOD) as fleet:
+        fleet[1].models = ["other"]
+        listed = [{"id": b.name, "url": b.url} for b in fleet]
+        async with routing(settings_for(fleet, backends=listed)) as router:
+            _, page = await router.get("/v1/models")
+            told = orjson.loads(page)
+            assert told["object"] == "list"
+            assert {card["id"]: card["owned_by"] for card in told["data"]} == {"m": "b0", "other": "b1"}
+            _, _, headers = await router.post(chat() | {"model": "other"})
+            assert headers["x-steersman-replica"] == "b1"
+
+
+async def test_no_healthy_replica_is_a_503_with_retry_after() -> None:
+    async with backends(GOOD) as fleet:
+        await fleet[0].stop()
+        async with routing(settings_for(fleet)) as router:
+            status, got, headers = await router.post()
+            assert status == 503
+            assert error_of(got)["code"] == "no_healthy_replica"
+            assert int(headers["retry-after"]) >= 1
+            assert (await router.get("/health"))[0] == 503
+            await fleet[0].start()
+            await eventually(lambda: router.parts.fleet.replicas[0].health.healthy)
+            assert (await router.post())[0] == 200
+            assert (await router.get("/health"))[0] == 200
+
+
+async def test_while_models_are_not_known_it_says_so() -> None:
+    async with backends(GOOD) as fleet:
+        await fleet[0].stop()
+        listed = [{"id": "b0", "url": fleet[0].url}]
+        async with routing(settings_for(fleet, backends=listed)) as router:
+            status, got, headers = await router.post()
+            assert status == 503
+            assert error_of(got)["code"] == "models_not_known_yet"
+            assert "retry-after" in headers
+            await fleet[0].start()
+            await eventually(lambda: router.parts.fleet.replicas[0].health.healthy)
+            assert (await router.post())[0] == 200
+
+
+async def test_health_tells_who_is_well() -> None:
+    async with rig(GOOD, GOOD) as (router, fleet):
+        status, page = await router.get("/health")
+        report = orjson.loads(page)
+        assert (status, report["status"]) == (200, "ok")
+        assert report["pools"] == {"m": {"replicas": 2, "healthy": 2}}
+        fleet[0].health_status = 500
+        await eventually(lambda: not router.parts.fleet.replicas[0].health.healthy)
+        status, page = await router.get("/health")
+        report = orjson.loads(page)
+        assert (status, report["status"]) == (200, "degraded")
+        assert report["replicas"]["b0"]["healthy"] is False
+        assert fleet[0].url not in page.decode()
+
+
+async def test_the_metrics_page() -> None:
+    async with rig(GOOD, GOOD) as (router, fleet):
+        fleet[1].running = 9
+        for _ in range(4):
+            assert (await router.post())[0] == 200
+        await eventually(lambda: router.parts.fleet.state[1, 14] == 9.0)
+        assert await router.metric('steersman_requests_total{model="m",status="ok"}') == 4.0
+        assert await router.metric('steersman_responses_total{code="200"}') == 4.0
+        assert await router.metric('steersman_decisions_total{policy="round-robin"}') == 4.0
+        assert await router.metric("steersman_decision_seconds_count") == 4.0
+        assert await router.metric('steersman_replica_requests_total{replica="b0",status="ok"}') == 2.0
+        assert await router.metric('steersman_replica_running{replica="b1"}') == 9.0
+        assert await router.metric('steersman_replica_healthy{replica="b1"}') == 1.0
+        assert await router.metric('steersman_pool_healthy{model="m"}') == 2.0
+        jain = await router.metric('steersman_pool_load_jain{model="m"}')
+        assert jain == pytest.approx((1 + 10) ** 2 / (2 * (1 + 100)))
+        assert await router.metric('steersman_pool_load_max_over_mean{model="m"}') == pytest.approx(
+            20 / 11
+        )
+        assert 0.0 <= await router.metric('steersman_replica_metrics_age_seconds{replica="b0"}') < 5.0
+
+
+async def test_without_a_bundle_the_fallback_serves_and_says_why() -> None:
+    async with rig(GOOD, policy={"name": "learned"}) as (router, _):
+        _, _, headers = await router.post()
+        assert headers["x-steersman-policy"] == "marginal-cost"
+        assert headers["x-steersman-fallback"] == "no_model"
+        assert await router.metric('steersman_fallbacks_total{reason="no_model"}') == 1.0

@@ -1,0 +1,87 @@
+"""Counting what passes, however the bytes are cut."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steersman.serving.tap import StreamTap, Usage, read_usage
+from tests.serving.backends import events
+
+
+def fed(text: bytes, cuts: list[int]) -> StreamTap:
+    tap = StreamTap()
+    edges = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
+    for start, end in itertools.pairwise(edges):
+        if end > start:
+            tap.feed(text[start:end])
+    return tap
+
+
+@given(count=st.integers(0, 30), usage=st.booleans(), cuts=st.lists(st.integers(0, 10_000), max_size=60))
+def test_events_and_usage_do_not_depend_on_the_cuts(count: int, usage: bool, cuts: list[int]) -> None:
+    tap = fed(b"".join(events(count, usage=usage)), cuts)
+    assert tap.events == count + 2 + usage
+    assert tap.usage() == (Usage(11, count, 4) if usage else None)
+    assert tap.at_boundary
+    assert tap.complete
+    if not usage:
+        assert tap.estimated_tokens(chat=True) == max(count, 1)
+
+
+def test_nothing_yet() -> None:
+    tap = StreamTap()
+    assert tap.at_boundary
+    assert tap.estimated_tokens(chat=True) == 0
+    assert tap.usage() is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "whole"),
+    [(b"data: x\n\n", True), (b"data: x\r\n\r\n", True), (b"data: x\n", False), (b"data: {", False)],
+)
+def test_boundaries(sent: bytes, whole: bool) -> None:
+    tap = StreamTap()
+    tap.feed(sent)
+    assert tap.at_boundary is whole
+
+
+def test_line_ends_of_both_kinds_are_events() -> None:
+    tap = StreamTap()
+    tap.feed(b"data: a\r\n\r\n: comment\r\n\r\ndata:b\r\n\r\n")
+    assert tap.events == 2
+
+
+def test_memory_is_bounded() -> None:
+    tap = StreamTap()
+    for _ in range(10_000):
+        tap.feed(b"data: xxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n\n")
+    assert sum(len(piece) for piece in tap._kept) < 8192
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"usage":null}',
+        b'{"usage":{}}',
+        b'{"usage":{"prompt_tokens":1}}',
+        b'{"usage":{"prompt_tokens":-1,"completion_tokens":1}}',
+        b'{"usage":{"prompt_tokens":true,"completion_tokens":1}}',
+        b'{"usage":{"prompt_tokens":1e400,"completion_tokens":1}}',
+    ],
+)
+def test_rubbish_is_no_usage(document: bytes) -> None:
+    assert read_usage(document) is None
+
+
+def test_cached_tokens_are_optional() -> None:
+    assert read_usage(b'{"usage":{"prompt_tokens":5,"completion_tokens":2}}') == Usage(5, 2, 0)
+    details = b'"prompt_tokens_details":{"cached_tokens":"x"}'
+    odd = b'{"usage":{"prompt_tokens":5,"completion_tokens":2,' + details + b"}}"
+    assert read_usage(odd) == Usage(5, 2, 0)
