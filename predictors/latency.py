@@ -1,0 +1,173 @@
+"""TTFT and TPOT of a request on each candidate, p50 and p90 (SPEC A3): the served model.
+
+The graph corrects the analytic estimate (`predictors/analytic.py`, with the online bias) rather than
+replacing it: it answers `estimate * exp(correction + residual quantile)`, so that hardware and loads
+beyond the training data fall back on physics, and p90 cannot lie below p50.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.predictors.bundle import LATENCY_FILE, Bundle
+from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
+from steersman.predictors.onnx_model import OnnxModel
+
+KIND = "latency"
+
+LATENCY_OUTPUTS: tuple[str, ...] = ("ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "tpot_p90_s")
+
+_FROM_REPLICA: tuple[str, ...] = (
+    "running",
+    "waiting",
+    "batch_use",
+    "kv_usage",
+    "inflight",
+    "inflight_prefill",
+    "prefill_tokens",
+    "context_tokens",
+    "output_tokens",
+    "uncached_tokens",
+    "ttft_s",
+    "tpot_s",
+    "mean_ttft_s",
+    "mean_tpot_s",
+    "age_s",
+    "decode_base_s",
+    "prefill_token_s",
+    "kv_capacity_tokens",
+)
+_FROM_REQUEST: tuple[str, ...] = ("input_tokens", "output_p50", "output_p90")
+
+LATENCY_FEATURES: tuple[str, ...] = (*_FROM_REPLICA, *_FROM_REQUEST, "log_bias_ttft", "log_bias_tpot")
+"""Inputs of the latency model: columns of `REPLICA_FEATURES`, then of `REQUEST_FEATURES`, then how far
+the online corrector has moved the replica's analytic estimates (log of corrected over raw).
+
+The marginal cost and the service levels are left out: they say what a latency is worth, not how long
+it is.
+"""
+
+LATENCY_INDEX = {name: i for i, name in enumerate(LATENCY_FEATURES)}
+
+_REPLICA_COLUMNS = np.array([REPLICA_INDEX[name] for name in _FROM_REPLICA])
+_REQUEST_COLUMNS = np.array([REQUEST_INDEX[name] for name in _FROM_REQUEST])
+_CORRECTED = (REPLICA_INDEX["ttft_s"], REPLICA_INDEX["tpot_s"])
+_RAW = (REPLICA_INDEX["raw_ttft_s"], REPLICA_INDEX["raw_tpot_s"])
+
+LEAST_S, MOST_S = 1e-4, 3600.0
+"""Bounds on every predicted latency: below and above it hardly is one."""
+
+FALLBACK_SPREAD = 2.0
+"""Without a model, p90 is taken to be this many times p50."""
+
+
+def latency_rows(replicas: NDArray[np.float32], request: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`LATENCY_FEATURES` of every candidate, (..., n, len(LATENCY_FEATURES)).
+
+    Args:
+        replicas: (..., n, len(REPLICA_FEATURES)).
+        request: (..., len(REQUEST_FEATURES)).
+    """
+    split = len(_FROM_REPLICA)
+    rows = np.empty((*replicas.shape[:-1], len(LATENCY_FEATURES)), dtype=np.float32)
+    rows[..., :split] = replicas[..., _REPLICA_COLUMNS]
+    rows[..., split:-2] = request[..., None, _REQUEST_COLUMNS]
+    corrected, raw = replicas[..., _CORRECTED], replicas[..., _RAW]
+    rows[..., -2:] = np.log(np.maximum(corrected, LEAST_S) / np.maximum(raw, LEAST_S))
+    return rows
+
+
+class LatencyPredictor(Protocol):
+    """Predicts TTFT and TPOT for every candidate. Safe from any thread."""
+
+    @property
+    def version(self) -> str:
+        """Which artifact; empty for a rule without one."""
+        ...
+
+    def predict(
+        self, replicas: NDArray[np.float32], request: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        """TTFT from dispatch and TPOT, in seconds.
+
+        Args:
+            replicas: (..., n, len(REPLICA_FEATURES)).
+            request: (..., len(REQUEST_FEATURES)).
+
+        Returns:
+            (..., n, 4), in the order of `LATENCY_OUTPUTS`; finite and positive, p50 <= p90.
+        """
+        ...
+
+
+class AnalyticLatency:
+    """The bias-corrected analytic estimate: what serves before any model exists."""
+
+    @property
+    def version(self) -> str:
+        """None: a rule."""
+        return ""
+
+    def predict(
+        self,
+        replicas: NDArray[np.float32],
+        request: NDArray[np.float32],  # noqa: ARG002
+    ) -> NDArray[np.float64]:
+        """See `LatencyPredictor.predict`."""
+        median = replicas[..., _CORRECTED].astype(np.float64)
+        both = np.stack((median, median * FALLBACK_SPREAD), axis=-1)
+        return _sound(both.reshape(*median.shape[:-1], len(LATENCY_OUTPUTS)))
+
+
+class LatencyModel:
+    """The trained model."""
+
+    def __init__(self, model: OnnxModel) -> None:
+        self._model = model
+        self._fallback = AnalyticLatency()
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> LatencyModel | None:
+        """The bundle's model; None if it has none.
+
+        Raises:
+            ArtifactError: it is there and wrong; see `OnnxModel.load`.
+        """
+        model = bundle.model(LATENCY_FILE, kind=KIND, features=LATENCY_FEATURES)
+        return None if model is None else cls(model)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, source: str = "latency model") -> LatencyModel:
+        """A model in memory; raises ArtifactError as `OnnxModel.load` does."""
+        return cls(OnnxModel.parse(data, kind=KIND, features=LATENCY_FEATURES, source=source))
+
+    @property
+    def version(self) -> str:
+        """Which artifact."""
+        return self._model.metadata.version
+
+    @property
+    def model(self) -> OnnxModel:
+        """The graph and its metadata."""
+        return self._model
+
+    def predict(
+        self, replicas: NDArray[np.float32], request: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        """See `LatencyPredictor.predict`. Candidates the graph has no finite answer for get the
+        analytic estimate."""
+        rows = latency_rows(replicas, request)
+        flat = self._model.run({"features": rows.reshape(-1, rows.shape[-1])})[0]
+        answer = flat.astype(np.float64).reshape(*rows.shape[:-1], len(LATENCY_OUTPUTS))
+        sound = np.isfinite(answer).all(axis=-1, keepdims=True)
+        if not sound.all():
+            answer = np.where(sound, answer, self._fallback.predict(replicas, request))
+        return _sound(answer)
+
+
+def _sound(latencies: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Within the bounds; what is not a number counts as the worst."""
+    return np.clip(np.nan_to_num(latencies, nan=MOST_S, posinf=MOST_S), LEAST_S, MOST_S)
