@@ -126,6 +126,8 @@ class HealthCheck:
         except BackendError:
             if not self._replica.settings.models:
                 raise
+        if not self._replica.models:
+            raise BackendError(f"{self._replica.url}/v1/models: serves no model; is it still loading?")
 
     async def _get(self, path: str) -> bytes:
         return await self._upstream.get(self._replica, path, timeout_s=self._settings.timeout_s)

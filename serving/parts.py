@@ -47,6 +47,7 @@ class Parts:
     proxy: Proxy
     recorder: Recorder
     upstream: Upstream
+    monitor: HealthMonitor
     log: OutcomeLogWriter | None
     checks: list[ControlLoop]
     """Health checks and scrapers."""
@@ -143,6 +144,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
         recorder=Recorder(history, counter, metrics, log, clock),
         upstream=upstream,
+        monitor=monitor,
         log=log,
         checks=checks,
         watches=watches,

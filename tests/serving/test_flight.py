@@ -1,0 +1,113 @@
+"""The router's account of a replica is balanced, whatever happens to its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steersman.predictors import ledger as L
+from steersman.serving.flight import Flight
+from steersman.serving.headers import NO_HINTS
+from steersman.serving.parts import Parts, build_parts
+from steersman.serving.router import Route
+from steersman.traces.schema import Request
+from tests.serving.harness import settings_for
+
+ACCOUNT = slice(L.INFLIGHT, L.TOKENS_SINCE_SCRAPE + 1)
+
+
+def make_parts(replicas: int = 2) -> Parts:
+    listed = [{"url": f"http://r{i}", "models": ["m"]} for i in range(replicas)]
+    return build_parts(settings_for([], backends=listed))
+
+
+def route(parts: Parts, *, stream: bool = True, blocks: tuple[int, ...] = ()) -> Route:
+    request = Request("r", parts.clock(), 100, model="m", stream=stream, block_hashes=blocks)
+    made = parts.router.choose(parts.router.prepare(request, parts.fleet.pools["m"], NO_HINTS))
+    assert made is not None
+    return made
+
+
+def test_a_stream_teaches_means_and_bias() -> None:
+    parts = make_parts(1)
+    flight = Flight(route(parts), parts.fleet)
+    row = parts.fleet.state[0]
+    assert row[L.INFLIGHT] == row[L.INFLIGHT_PREFILL] == 1.0
+    assert row[L.PREFILL_TOKENS] == 100.0
+    start_s = flight.route.dispatched_s
+    flight.first_token(start_s + 0.5)
+    flight.first_token(start_s + 0.9)
+    assert row[L.INFLIGHT_PREFILL] == 0.0
+    assert row[L.MEAN_TTFT_S] == pytest.approx(0.5)
+    assert row[L.LOG_BIAS_TTFT] != 0.0
+    flight.finish(start_s + 2.5, 21)
+    flight.abort(21)
+    assert row[L.MEAN_TPOT_S] == pytest.approx(0.1)
+    assert row[L.MEAN_E2E_S] == pytest.approx(2.5)
+    assert row[L.INFLIGHT] == row[L.OUTPUT_TOKENS] == row[L.PROMPT_TOKENS] == 0.0
+    assert row[L.TOKENS_SINCE_SCRAPE] == -21.0, "what it produced has left the replica's memory too"
+
+
+async def test_without_streaming_the_end_of_its_prefill_is_believed() -> None:
+    parts = make_parts(1)
+    flight = Flight(route(parts, stream=False), parts.fleet)
+    row = parts.fleet.state[0]
+    assert row[L.INFLIGHT_PREFILL] == 1.0
+    await asyncio.sleep(flight.route.ttft_s + 0.05)
+    assert row[L.INFLIGHT_PREFILL] == 0.0
+    assert row[L.MEAN_TTFT_S] == row[L.LOG_BIAS_TTFT] == 0.0, "a belief teaches nothing"
+    flight.finish(flight.route.dispatched_s + 3.0, 20)
+    assert row[L.MEAN_E2E_S] == pytest.approx(3.0)
+    assert row[L.MEAN_TPOT_S] == row[L.LOG_BIAS_TPOT] == 0.0
+    assert row[L.INFLIGHT] == 0.0
+
+
+async def test_an_answer_faster_than_believed_is_balanced_too() -> None:
+    parts = make_parts(1)
+    flight = Flight(route(parts, stream=False), parts.fleet)
+    flight.finish(flight.route.dispatched_s + 0.001, 5)
+    await asyncio.sleep(flight.route.ttft_s + 0.05)
+    assert parts.fleet.state[0, L.INFLIGHT_PREFILL] == 0.0
+
+
+def test_a_dispatch_tells_the_prefix_index() -> None:
+    parts = make_parts(2)
+    flight = Flight(route(parts, blocks=(1, 2, 3)), parts.fleet)
+    pool = parts.fleet.pools["m"]
+    matched = parts.fleet.match_tokens(pool, (1, 2, 3, 4))
+    assert matched[flight.route.decision.choice] == 3 * parts.fleet.block_tokens
+    again = route(parts, blocks=(1, 2, 3))
+    assert again.observation.replicas.shape[0] == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("nfea"), st.integers(0, 5)), max_size=40))
+def test_the_account_is_balanced(events: list[tuple[str, int]]) -> None:
+    parts = make_parts(3)
+    flying: list[Flight] = []
+    now_s, produced = 0.0, 0
+    for kind, which in events:
+        now_s += 0.1
+        if kind == "n" or not flying:
+            flying.append(Flight(route(parts), parts.fleet))
+            continue
+        flight = flying[which % len(flying)]
+        if kind == "f":
+            flight.first_token(flight.route.dispatched_s + now_s)
+            continue
+        flying.remove(flight)
+        produced += which
+        if kind == "e":
+            flight.finish(flight.route.dispatched_s + now_s, which)
+        flight.abort(which)
+        flight.abort(which)
+    for flight in flying:
+        flight.abort(0)
+    state = parts.fleet.state
+    np.testing.assert_allclose(state[:, L.INFLIGHT : L.SINCE_SCRAPE + 1], 0.0, atol=1e-6)
+    assert state[:, L.TOKENS_SINCE_SCRAPE].sum() == pytest.approx(-produced)
+    assert all(math.isfinite(value) for value in state[:, ACCOUNT].ravel())

@@ -1,0 +1,119 @@
+"""Bundles come and go under a running router."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from steersman.predictors.bundle import POLICY_FILE
+from steersman.serving.app import create_app
+from steersman.traces.errors import ConfigError
+from tests.serving.backends import completion, whole
+from tests.serving.graphs import policy_bundle
+from tests.serving.harness import Routed, eventually, rig, settings_for
+
+GOOD = whole(completion())
+
+
+async def test_a_bundle_serves_and_is_replaced_while_running(tmp_path: Path) -> None:
+    bundle = tmp_path / "champion"
+    policy_bundle(bundle, "v1")
+    sections = {
+        "guard": {"deadline_ms": 1000},
+        "policy": {"name": "learned", "options": {"exploration": 0.0}},
+        "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
+    }
+    async with rig(GOOD, GOOD, **sections) as (router, _):
+        _, _, headers = await router.post()
+        assert headers["x-steersman-policy"] == "learned"
+        assert "x-steersman-fallback" not in headers
+        assert await router.metric('steersman_bundle_info{version="v1"}') == 1.0
+        policy_bundle(bundle, "v2")
+        await eventually(lambda: router.parts.models.version == "v2")
+        assert await router.metric('steersman_bundle_info{version="v1"}') == 0.0
+        assert await router.metric('steersman_bundle_loads_total{result="loaded"}') == 2.0
+        _, _, headers = await router.post()
+        assert headers["x-steersman-policy"] == "learned"
+
+
+async def test_a_corrupt_bundle_does_not_stop_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = tmp_path / "champion"
+    policy_bundle(bundle, "v1")
+    (bundle / POLICY_FILE).write_bytes(b"garbage")
+    sections = {
+        "guard": {"deadline_ms": 1000},
+        "policy": {"name": "learned"},
+        "bundle": {"directory": str(bundle)},
+    }
+    async with rig(GOOD, **sections) as (router, _):
+        status, _, headers = await router.post()
+        assert status == 200
+        assert headers["x-steersman-policy"] == "marginal-cost"
+        assert headers["x-steersman-fallback"] == "no_model"
+        assert await router.metric('steersman_bundle_loads_total{result="refused"}') == 1.0
+    lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert len(lines) == 1
+    assert "SHA-256" in lines[0]
+    assert "\n" not in lines[0]
+
+
+async def test_a_corrupt_replacement_leaves_the_old_one_serving(tmp_path: Path) -> None:
+    bundle = tmp_path / "champion"
+    policy_bundle(bundle, "v1")
+    sections = {
+        "guard": {"deadline_ms": 1000},
+        "policy": {"name": "learned"},
+        "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
+    }
+    async with rig(GOOD, **sections) as (router, _):
+        (bundle / "bundle.json").write_text("{")
+        await eventually(lambda: _refused(router))
+        assert router.parts.models.version == "v1"
+        _, _, headers = await router.post()
+        assert headers["x-steersman-policy"] == "learned"
+
+
+async def _refused(router: Routed) -> bool:
+    return bool(await router.metric('steersman_bundle_loads_total{result="refused"}') == 1.0)
+
+
+async def test_a_bundle_that_appears_later_is_found(tmp_path: Path) -> None:
+    bundle = tmp_path / "champion"
+    sections = {
+        "guard": {"deadline_ms": 1000},
+        "policy": {"name": "learned"},
+        "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
+    }
+    async with rig(GOOD, **sections) as (router, _):
+        assert (await router.post())[2]["x-steersman-fallback"] == "no_model"
+        policy_bundle(bundle, "v1")
+        await eventually(lambda: router.parts.models.version == "v1")
+        assert (await router.post())[2].get("x-steersman-fallback") is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ({"name": "p3c"}, "did you mean 'p2c'?"),
+        ({"name": "learned", "options": {"explore": 1}}, "did you mean 'exploration'?"),
+        ({"name": "p2c", "options": {"utilization_weight": 1}}, "utilisation_weight"),
+    ],
+)
+def test_a_misspelt_policy_is_refused_at_the_start(policy: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        create_app(settings_for([], backends=[{"url": "http://a"}], policy=policy))
+
+
+def test_a_misspelt_fallback_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="p2c"):
+        create_app(
+            settings_for(
+                [],
+                backends=[{"url": "http://a"}],
+                policy={"name": "learned"},
+                guard={"fallbacks": ["p2cc"]},
+            )
+        )
