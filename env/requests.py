@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from steersman.predictors import analytic
 from steersman.predictors import ledger as L
+from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.features import (
     LARGE_MODEL_WEIGHTS_GIB,
     LENGTH_FEATURES,
@@ -22,7 +23,6 @@ from steersman.predictors.features import (
     TTFT_SLO_FACTOR,
     TTFT_SLO_FLOOR_S,
 )
-from steersman.predictors.history import causal_quantiles
 from steersman.traces.errors import TraceError
 from steersman.traces.schema import Priority
 from steersman.traces.trace import Trace
@@ -65,7 +65,8 @@ def request_table(
         state: (replicas, STATE_WIDTH) of the pool: service levels depend on its hardware.
         output_quantiles: (n, 2) predicted p50 and p90 of output tokens; None: the quantiles of all
             outputs of the trace, the same for every request.
-        length_features: (n, len(LENGTH_FEATURES)), if the caller has them; None: `length_matrix`.
+        length_features: (n, len(LENGTH_FEATURES)), if the caller has them; None:
+            `trace_length_features` (predictors/bulk.py).
 
     Raises:
         TraceError: an output length is unknown.
@@ -85,7 +86,7 @@ def request_table(
     if output_quantiles.shape != (n, 2):
         raise ValueError(f"output_quantiles has shape {output_quantiles.shape}, expected ({n}, 2)")
     if length_features is None:
-        length_features = length_matrix(trace)
+        length_features = trace_length_features(trace)
     ttft_slo_s, tpot_slo_s = slo_columns(state, trace.input_tokens.astype(np.float64))
     features = np.empty((n, len(REQUEST_FEATURES)), dtype=np.float32)
     known = len(LENGTH_FEATURES)
@@ -101,30 +102,6 @@ def request_table(
         ttft_slo_s=ttft_slo_s,
         tpot_slo_s=tpot_slo_s,
     )
-
-
-def length_matrix(trace: Trace) -> Float32:
-    """`predictors.features.length_features` of every row, with the tenants' causal histories."""
-    history = causal_quantiles(trace)
-    known_hour = np.isfinite(trace.hour_of_day)
-    angle = 2.0 * np.pi * np.where(known_hour, trace.hour_of_day, 0.0) / 24.0
-    columns = (
-        trace.input_tokens,
-        trace.max_tokens,
-        trace.stream,
-        trace.priority,
-        trace.tools,
-        trace.has_code,
-        trace.question_type,
-        trace.turns,
-        np.diff(trace.block_offsets),
-        trace.lora >= 0,
-        np.where(known_hour, np.sin(angle), 0.0),
-        np.where(known_hour, np.cos(angle), 0.0),
-        history[:, 0],
-        history[:, 1],
-    )
-    return np.stack([column.astype(np.float32) for column in columns], axis=1)
 
 
 def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, Float64]:
