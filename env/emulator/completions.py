@@ -66,7 +66,11 @@ class CompletionEndpoint:
             return
         driver = backend.driver
         tokens = driver.submit(
-            job.prompt_tokens, job.output_tokens, job.hashes, job.priority, whole=not job.stream
+            job.prompt_tokens,
+            job.output_tokens,
+            job.hashes,
+            job.priority,
+            interval=backend.settings.stream_interval if job.stream else 0,
         )
         watch = asyncio.create_task(_watch(receive, tokens))
         try:
@@ -124,6 +128,8 @@ class CompletionEndpoint:
             await backend.driver.thawed()
             broken_at = backend.faults.break_after_tokens
             if broken_at and first + count > broken_at:
+                body = opening + answer.tokens(first, max(broken_at - first, 0))
+                await send({"type": "http.response.body", "body": body, "more_body": True})
                 return
             if first + count <= last:
                 body = opening + answer.tokens(first, count)

@@ -33,6 +33,7 @@ class EngineDriver:
         self._clock = EngineClock(self._loop.time(), settings.speed)
         self._streams: dict[int, TokenStream] = {}
         self._ids: dict[TokenStream, int] = {}
+        self._queued: dict[int, TokenStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._thaw: asyncio.TimerHandle | None = None
         self._running = asyncio.Event()
@@ -54,15 +55,17 @@ class EngineDriver:
         hashes: Sequence[int],
         priority: int,
         *,
-        whole: bool,
+        interval: int,
     ) -> TokenStream:
         """Queue a request in the engine; its tokens come through the stream."""
         self._advance()
         now_s = self._clock.engine_s(self._loop.time())
-        stream = TokenStream(output_tokens, now_s, whole=whole)
+        stream = TokenStream(output_tokens, now_s, interval=interval)
         handle = self._engine.submit(now_s, prompt_tokens, output_tokens, hashes, priority)
         self._streams[handle] = stream
         self._ids[stream] = handle
+        self._queued[handle] = stream
+        self._note_admissions(now_s)
         self.page.prompt_tokens += prompt_tokens
         self._set_timer()
         return stream
@@ -73,6 +76,7 @@ class EngineDriver:
         if handle is None:
             return
         del self._streams[handle]
+        self._queued.pop(handle, None)
         self._advance()
         self._engine.cancel(handle, self._clock.engine_s(self._loop.time()))
         self.page.finished["abort"] += 1
@@ -135,7 +139,11 @@ class EngineDriver:
 
     def _deliver(self) -> None:
         page = self.page
-        for handle, at_s, finished in self._engine.advance(self._clock.engine_s(self._loop.time())):
+        now_s = self._clock.engine_s(self._loop.time())
+        events = self._engine.advance(now_s)
+        if self._queued:
+            self._note_admissions(now_s)
+        for handle, at_s, finished in events:
             stream = self._streams.get(handle)
             if stream is None:
                 continue
@@ -152,6 +160,12 @@ class EngineDriver:
                 page.e2e.observe((at_s - stream.submitted_s) / self._speed)
                 del self._streams[handle]
                 del self._ids[stream]
+
+    def _note_admissions(self, now_s: float) -> None:
+        """Tell the page how long those waited whom the last iteration took in."""
+        for handle in [queued for queued in self._queued if not self._engine.is_waiting(queued)]:
+            stream = self._queued.pop(handle)
+            self.page.queue_time.observe((now_s - stream.submitted_s) / self._speed)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -18,6 +18,7 @@ from types import TracebackType
 import yaml
 
 from steersman.env.emulator.server import GRACE_S, bind
+from steersman.env.emulator.settings import EmulatorSettings
 from steersman.traces.errors import BackendError
 from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
 
@@ -42,18 +43,21 @@ class Fleet:
     """
 
     def __init__(
-        self, scenario: Scenario, *, host: str, base_port: int, model: str, speed: float, seed: int
+        self, scenario: Scenario, common: EmulatorSettings, *, host: str, base_port: int
     ) -> None:
         """Nothing is started yet.
+
+        Args:
+            common: what all replicas share: model, seed (the first's), speed, stream interval; the
+                rest comes from the scenario.
 
         Raises:
             ConfigError: a port is taken or does not exist.
         """
         self._scenario = scenario
         self._folder = tempfile.TemporaryDirectory(prefix="steersman-emulate-")
-        self._options = ("--host", host, "--speed", str(speed))
-        self._model = model
-        self._seed = seed
+        self._common = common
+        self._host = host
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.members: list[Member] = []
         self._commands: dict[str, list[str]] = {}
@@ -65,7 +69,7 @@ class Fleet:
                     spec.replica_id,
                     f"http://{host}:{port}",
                     spec.profile.name,
-                    model or spec.profile.model.name,
+                    common.model or spec.profile.model.name,
                 )
             )
             self._commands[spec.replica_id] = self._command(index, spec, port)
@@ -100,12 +104,14 @@ class Fleet:
 
     def _command(self, index: int, spec: ReplicaSpec, port: int) -> list[str]:
         profile = write_profile(spec.profile, Path(self._folder.name) / spec.replica_id)
-        command = [sys.executable, "-m", "steersman", "emulate", "--exit-with-stdin", *self._options]
+        command = [sys.executable, "-m", "steersman", "emulate", "--exit-with-stdin"]
         command += ["--profile", str(profile), "--port", str(port), "--replica-id", spec.replica_id]
-        command += ["--slowdown", str(spec.slowdown), "--seed", str(self._seed + index)]
-        if self._model:
-            command += ["--model", self._model]
-        if not self._scenario.prefix_cache:
+        command += ["--host", self._host, "--slowdown", str(spec.slowdown)]
+        command += ["--seed", str(self._common.seed + index), "--speed", str(self._common.speed)]
+        command += ["--stream-interval", str(self._common.stream_interval)]
+        if self._common.model:
+            command += ["--model", self._common.model]
+        if not (self._scenario.prefix_cache and self._common.prefix_cache):
             command.append("--no-prefix-cache")
         return command
 

@@ -58,5 +58,11 @@ class EmulatorSettings(Settings):
         default=None, ge=1, description="Token budget of an iteration; none: the profile's."
     )
     prefix_cache: bool = Field(default=True, description="Whether the engine reuses prompt prefixes.")
+    stream_interval: int = Field(
+        default=1,
+        ge=1,
+        description="Tokens sent at a time, after the first and up to the last, as vLLM's option of "
+        "that name does; more cost less CPU on every hop.",
+    )
     lengths: Lengths = Field(default=Lengths(), description="Answer lengths where nobody says.")
     faults: Faults = Field(default=Faults(), description="What is broken from the start.")

@@ -19,9 +19,9 @@ class TokenStream:
 
     __slots__ = (
         "_ending",
+        "_interval",
         "_taken",
         "_waiter",
-        "_whole",
         "cached_tokens",
         "last_token_s",
         "produced",
@@ -29,13 +29,14 @@ class TokenStream:
         "total",
     )
 
-    def __init__(self, total: int, submitted_s: float, *, whole: bool = False) -> None:
-        """`whole`: the taker is woken once, at the end, and not for every token."""
+    def __init__(self, total: int, submitted_s: float, *, interval: int = 1) -> None:
+        """`interval`: the taker is woken by the first token, then by every so many, and by the last;
+        0: by the last alone."""
         self.total = total
         """Tokens the answer will have."""
         self.submitted_s = submitted_s
         """Engine time."""
-        self._whole = whole
+        self._interval = interval
         self.last_token_s = submitted_s
         self.produced = 0
         self.cached_tokens = 0
@@ -52,7 +53,9 @@ class TokenStream:
     def give(self) -> None:
         """One more token."""
         self.produced += 1
-        if not self._whole or self.complete:
+        produced = self.produced
+        due = produced == 1 or produced - self._taken >= self._interval
+        if (due and self._interval) or produced >= self.total:
             self._wake()
 
     def end(self, reason: Ending) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from steersman.env.emulator.fleet import Member
+    from steersman.env.emulator.settings import EmulatorSettings
 
 DEFAULT_PROFILE = "a100-llama-3.1-8b"
 
@@ -29,10 +33,14 @@ def emulate(
     ] = 9000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     model: Annotated[str, typer.Option(help="Model name to serve; default: the profile's.")] = "",
-    replica_id: Annotated[str, typer.Option(help="Name of the replica; default: the profile's.")] = "",
+    replica_id: Annotated[
+        str | None, typer.Option(help="Name of the replica; default: the profile's.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of drawn answer lengths and failures.")] = 0,
     speed: Annotated[float, typer.Option(help="Engine seconds per wall second.")] = 1.0,
-    slowdown: Annotated[float, typer.Option(help="A straggler's factor on every iteration.")] = 1.0,
+    slowdown: Annotated[
+        float | None, typer.Option(help="A straggler's factor on every iteration; default: 1.")
+    ] = None,
     max_num_seqs: Annotated[
         int | None, typer.Option(help="Sequences that may run at once; default: the profile's.")
     ] = None,
@@ -40,6 +48,9 @@ def emulate(
         int | None, typer.Option(help="Token budget of an iteration; default: the profile's.")
     ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse prompt prefixes.")] = True,
+    stream_interval: Annotated[
+        int, typer.Option(help="Tokens sent at a time after the first; more cost less CPU.")
+    ] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print the replicas as JSON when ready.")] = False,
     exit_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -51,27 +62,36 @@ def emulate(
     from steersman.traces.errors import ConfigError
     from steersman.traces.settings import parse_settings
 
-    if scenario is not None:
-        if profile is not None:
-            raise ConfigError("--scenario and --profile exclude each other; give one")
-        _run_scenario(scenario, host, base_port, model, speed, seed, json=json)
-        return
-    values: dict[str, Any] = {
-        "profile": profile or DEFAULT_PROFILE,
+    common: dict[str, Any] = {
         "model": model,
-        "replica_id": replica_id,
         "seed": seed,
         "speed": speed,
+        "prefix_cache": prefix_cache,
+        "stream_interval": stream_interval,
+    }
+    single: dict[str, Any] = {
+        "profile": profile,
+        "replica_id": replica_id,
         "slowdown": slowdown,
         "max_num_seqs": max_num_seqs,
         "max_batched_tokens": max_batched_tokens,
-        "prefix_cache": prefix_cache,
     }
-    settings = parse_settings(values, EmulatorSettings, source="emulate")
-    _run_one(settings, host, port, json=json, exit_with_stdin=exit_with_stdin)
+    given = {key: value for key, value in single.items() if value is not None}
+    if scenario is not None and given:
+        option = next(iter(given)).replace("_", "-")
+        raise ConfigError(f"--scenario and --{option} exclude each other; write it into the scenario")
+    settings = parse_settings(
+        {"profile": DEFAULT_PROFILE} | common | given, EmulatorSettings, source="emulate"
+    )
+    if scenario is not None:
+        _run_scenario(scenario, settings, host, base_port, json=json)
+    else:
+        _run_one(settings, host, port, json=json, exit_with_stdin=exit_with_stdin)
 
 
-def _run_one(settings: Any, host: str, port: int, *, json: bool, exit_with_stdin: bool) -> None:
+def _run_one(
+    settings: EmulatorSettings, host: str, port: int, *, json: bool, exit_with_stdin: bool
+) -> None:
     from steersman.env.emulator.fleet import Member
     from steersman.env.emulator.server import serve
     from steersman.env.profiles import load_profile
@@ -85,20 +105,16 @@ def _run_one(settings: Any, host: str, port: int, *, json: bool, exit_with_stdin
     serve(settings, host=host, port=port, on_ready=ready, exit_with_stdin=exit_with_stdin)
 
 
-def _run_scenario(
-    name: str, host: str, base_port: int, model: str, speed: float, seed: int, *, json: bool
-) -> None:
+def _run_scenario(name: str, common: EmulatorSettings, host: str, base_port: int, *, json: bool) -> None:
     from steersman.cli.common import notes
-    from steersman.env.emulator.fleet import Fleet, Member
+    from steersman.env.emulator.fleet import Fleet
     from steersman.env.scenario import load_scenario
     from steersman.traces.errors import BackendError
 
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: stopped.append(got))
-    fleet = Fleet(
-        load_scenario(name), host=host, base_port=base_port, model=model, speed=speed, seed=seed
-    )
+    fleet = Fleet(load_scenario(name), common, host=host, base_port=base_port)
 
     def died(member: Member, status: int) -> None:
         notes.print(f"replica {member.id} at {member.url} ended with status {status}", highlight=False)
@@ -111,7 +127,7 @@ def _run_scenario(
         raise BackendError("every emulated replica has ended; start them again")
 
 
-def _show(members: list[Any], *, json: bool) -> None:
+def _show(members: list[Member], *, json: bool) -> None:
     from steersman.cli.common import console, print_json
 
     if json:
