@@ -93,8 +93,7 @@ class Cluster:
             self._believed = PrefixIndex(
                 [spec.profile.kv_capacity_tokens // trace.block_tokens for spec in replicas]
             )
-        self._row: int | None = None
-        self._observation: Observation | None = None
+        self._observed: tuple[int, Observation] | None = None
 
     @property
     def now_s(self) -> float:
@@ -104,7 +103,8 @@ class Cluster:
     @property
     def pending(self) -> int | None:
         """The trace row that waits for a decision."""
-        return self._row
+        row = self.memory.pending
+        return None if row == at.NONE else row
 
     @property
     def state(self) -> NDArray[np.float64]:
@@ -126,9 +126,10 @@ class Cluster:
         Raises:
             RuntimeError: the last request was not dispatched.
         """
-        if self._row is not None:
-            raise RuntimeError(f"request {self._row} waits for dispatch()")
-        return self._arrive(engine.next_request(self.memory.address))
+        if self.pending is not None:
+            raise RuntimeError(f"request {self.pending} waits for dispatch()")
+        row = int(engine.next_request(self.memory.address))
+        return None if row == at.NONE else row
 
     def observe(self) -> Observation:
         """What the router knows about the pending request.
@@ -136,21 +137,27 @@ class Cluster:
         Raises:
             RuntimeError: no request is pending.
         """
-        if self._observation is None:
-            row = self._pending_row()
-            self._observation = observe(
+        row = self._pending_row()
+        if self._observed is None or self._observed[0] != row:
+            observation = observe(
                 self.memory.ledger,
                 self.table.features[row],
                 self.match_tokens(),
                 np.float64(self.memory.now_s),  # type: ignore[arg-type]
             )
-        return self._observation
+            self._observed = row, observation
+        return self._observed[1]
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether anything can match at all."""
+        return self._believed is not None
 
     def match_tokens(self) -> NDArray[np.float64]:
         """Prompt tokens of the pending request believed to be cached on each replica, (replicas,)."""
         if self._believed is None:
             return np.zeros(len(self.replicas))
-        blocks = self._believed.match(self._hashes())
+        blocks = self._believed.match(self._hashes(self._pending_row()))
         return blocks.astype(np.float64) * self.trace.block_tokens
 
     def dispatch(self, replica: int) -> None:
@@ -168,10 +175,30 @@ class Cluster:
             raise ValueError(f"replica {replica} is not in -1..{len(self.replicas) - 1}")
         if replica < 0:
             engine.dispatch(self.memory.address, -1, 0.0, 0.0, 0.0, 0.0)
-            self._row = self._observation = None
             return
         features = self.observe().replicas[replica]
-        self._send(replica, features[_UNCACHED], features[_RAW_TTFT], features[_RAW_TPOT])
+        row = self._pending_row()
+        self.make_room()
+        slot = engine.dispatch(
+            self.memory.address,
+            int(replica),
+            float(self.table.output_p50[row]),
+            float(features[_UNCACHED]),
+            float(features[_RAW_TTFT]),
+            float(features[_RAW_TPOT]),
+        )
+        if slot != at.NONE:
+            self.believe(row, replica)
+
+    def make_room(self) -> None:
+        """Make sure that one more request can be put in flight."""
+        if self.memory.free_slots == 0:
+            self.memory.grow(2 * len(self.memory.sequences))
+
+    def believe(self, row: int, replica: int) -> None:
+        """The router's belief that a replica holds the prefix it was sent."""
+        if self._believed is not None:
+            self._believed.insert(int(replica), self._hashes(row))
 
     def finish(self, drain_s: float = 600.0) -> None:
         """Arrivals stop; what is in flight has so many seconds to end, the rest is unfinished.
@@ -180,7 +207,6 @@ class Cluster:
         arrival time.
         """
         engine.drain(self.memory.address, float(drain_s))
-        self._row = self._observation = None
 
     def outcomes(self) -> OutcomeTable:
         """One row per row of the trace, as of now."""
@@ -194,8 +220,7 @@ class Cluster:
         twin.table = self.table
         twin.memory = self.memory.copy()
         twin._believed = None if self._believed is None else self._believed.copy()
-        twin._row = self._row
-        twin._observation = self._observation
+        twin._observed = self._observed
         return twin
 
     def set_health(self, replica: int, healthy: bool) -> None:
@@ -211,39 +236,16 @@ class Cluster:
             engine.fail(self.memory.address, replica)
             if self._believed is not None:
                 self._believed.forget(replica)
-        self._observation = None
-
-    def _arrive(self, row: int) -> int | None:
-        """A request arrived (or, -1, none will): it is pending now."""
-        self._row = None if row == at.NONE else int(row)
-        self._observation = None
-        return self._row
-
-    def _send(self, replica: int, uncached: float, raw_ttft_s: float, raw_tpot_s: float) -> None:
-        """Dispatch with the estimates made for this replica."""
-        row = self._pending_row()
-        if self.memory.free_slots == 0:
-            self.memory.grow(2 * len(self.memory.sequences))
-        slot = engine.dispatch(
-            self.memory.address,
-            int(replica),
-            float(self.table.output_p50[row]),
-            float(uncached),
-            float(raw_ttft_s),
-            float(raw_tpot_s),
-        )
-        if slot != at.NONE and self._believed is not None:
-            self._believed.insert(int(replica), self._hashes())
-        self._row = self._observation = None
+        self._observed = None
 
     def _pending_row(self) -> int:
-        if self._row is None:
+        row = self.pending
+        if row is None:
             raise RuntimeError("no request is pending; call next_request() first")
-        return self._row
+        return row
 
-    def _hashes(self) -> list[int]:
+    def _hashes(self, row: int) -> list[int]:
         offsets = self.trace.block_offsets
-        row = self._pending_row()
         hashes: list[int] = self.trace.block_hashes[offsets[row] : offsets[row + 1]].tolist()
         return hashes
 

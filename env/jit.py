@@ -1,8 +1,8 @@
 """Compilation of the engine: numba with a disk cache that notices every edit.
 
 numba's own cache looks only at the file of the compiled function, so an edit in a function it calls
-would silently run stale machine code. Here the cache folder is named by a hash of every source file
-that is compiled (`KERNELS`) and of the versions of numba and Python: any edit starts a fresh folder.
+would silently run stale machine code. Here the cache folder is named by a hash of every module of this
+folder that compiles anything, and of the versions of numba and Python: any edit starts a fresh folder.
 
 The router's account (`predictors/ledger.py`) is compiled from the very functions the router calls.
 """
@@ -21,19 +21,6 @@ from typing import Any, TypeVar, cast
 import numba
 
 from steersman.predictors import ledger
-
-KERNELS = (
-    "jit",
-    "layout",
-    "kv",
-    "prefix_cache",
-    "queues",
-    "account",
-    "scheduler",
-    "engine",
-    "counterfactual",
-)
-"""Modules of `steersman.env` that are compiled."""
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -75,9 +62,10 @@ def compiled(module: ModuleType) -> SimpleNamespace:
 def source_hash() -> str:
     """Of everything that decides what the machine code is."""
     digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
-    folder = Path(__file__).parent
-    for path in (*(folder / f"{name}.py" for name in KERNELS), Path(ledger.__file__)):
-        digest.update(path.read_bytes())
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(ledger.__file__)):
+        source = path.read_bytes()
+        if b"njit" in source or path == Path(ledger.__file__):
+            digest.update(source)
     return digest.hexdigest()[:16]
 
 

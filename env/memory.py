@@ -99,6 +99,11 @@ class Memory:
         return int(self._cluster_ints[_FREE_SLOTS])
 
     @property
+    def pending(self) -> int:
+        """The row that waits for a decision; NONE if there is none."""
+        return int(self._cluster_ints[_PENDING])
+
+    @property
     def now_s(self) -> float:
         """The cluster's clock."""
         return float(self._now[0])
@@ -239,6 +244,7 @@ _RARE = {
     "outcomes": at.H_OUTCOME,
 }
 _FREE_SLOTS = list(at.CLUSTER.names or ()).index("free_slots")
+_PENDING = list(at.CLUSTER.names or ()).index("pending")
 
 
 def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dtype[Any]]]:

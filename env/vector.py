@@ -1,0 +1,146 @@
+"""Many clusters in lockstep, observed and dispatched together: the inner loop of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.env import layout as at
+from steersman.env import lockstep
+from steersman.env.cluster import Cluster
+from steersman.env.observation import observe
+from steersman.predictors import ledger as L
+from steersman.predictors.features import REPLICA_INDEX, REQUEST_FEATURES
+from steersman.traces.schema import Observation
+
+_RAW = [REPLICA_INDEX[name] for name in ("uncached_tokens", "raw_ttft_s", "raw_tpot_s")]
+
+
+class ClusterBatch:
+    """B clusters, each at its own time, that take decisions together.
+
+    Every cluster behaves exactly as it would alone. They may differ in everything; those with fewer
+    replicas than the largest are padded with replicas that may not be chosen (mask False, features 0).
+
+    Args:
+        clusters: at least one; each is in one batch only, and untouched from outside meanwhile.
+        most_replicas: of any cluster to come (`replace`); None: the largest of `clusters`.
+    """
+
+    def __init__(self, clusters: Sequence[Cluster], *, most_replicas: int | None = None) -> None:
+        size = len(clusters)
+        largest = max(len(cluster.replicas) for cluster in clusters)
+        self._width = max(largest, most_replicas or 0)
+        self._clusters = list(clusters)
+        self._memories = np.zeros(size, dtype=np.int64)
+        self._rows = np.full(size, at.NONE, dtype=np.int64)
+        self._state = np.zeros((size, self._width, L.STATE_WIDTH))
+        self._now_s = np.zeros(size)
+        self._padding = np.zeros((size, self._width), dtype=np.bool_)
+        for index, cluster in enumerate(clusters):
+            self.replace(index, cluster)
+
+    def __len__(self) -> int:
+        return len(self._clusters)
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas in the batched observation, padding included."""
+        return self._width
+
+    @property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """The clusters, to look at."""
+        return tuple(self._clusters)
+
+    @property
+    def now_s(self) -> NDArray[np.float64]:
+        """(B,): the clusters' clocks."""
+        return np.array([cluster.now_s for cluster in self._clusters])
+
+    @property
+    def cost_accrued(self) -> NDArray[np.float64]:
+        """(B,): see `Cluster.cost_accrued`."""
+        total = np.empty(len(self))
+        lockstep.costs(self._memories, total)
+        return total
+
+    def replace(self, index: int, cluster: Cluster) -> None:
+        """Put another cluster in this place.
+
+        Raises:
+            ValueError: it has more replicas than the batch has room for.
+        """
+        if len(cluster.replicas) > self._width:
+            raise ValueError(f"{len(cluster.replicas)} replicas exceed most_replicas = {self._width}")
+        self._clusters[index] = cluster
+        self._memories[index] = cluster.memory.address
+        self._padding[index] = np.arange(self._width) >= len(cluster.replicas)
+
+    def next_requests(self) -> NDArray[np.int64]:
+        """Advance each to its next decision; its trace row, or -1 when all have arrived, (B,)."""
+        lockstep.next_requests(self._memories, self._rows)
+        return self._rows.copy()
+
+    def observe(self) -> Observation:
+        """The observations of all pending requests, with a leading batch dimension.
+
+        A cluster without one is shown idle-minded: request features 0 and no replica to choose.
+        """
+        size = len(self)
+        request = np.zeros((size, len(REQUEST_FEATURES)), dtype=np.float32)
+        match = np.zeros((size, self._width))
+        for i, row in enumerate(self._rows.tolist()):
+            if row == at.NONE:
+                continue
+            cluster = self._clusters[i]
+            request[i] = cluster.table.features[row]
+            if cluster.shares_prefixes:
+                match[i, : len(cluster.replicas)] = cluster.match_tokens()
+        lockstep.gather(self._memories, self._state, self._now_s)
+        closed = self._padding | (self._rows == at.NONE)[:, None]
+        # Services levels are divided by: where nobody asks, any will do.
+        request[self._rows == at.NONE, -2:] = 1.0
+        observation = observe(self._state, request, match, self._now_s, closed)
+        observation.replicas[closed] = 0.0
+        request[self._rows == at.NONE, -2:] = 0.0
+        return observation
+
+    def dispatch(self, choices: NDArray[np.integer], observation: Observation | None = None) -> None:
+        """Send each pending request to a replica, or refuse it (-1); see `Cluster.dispatch`.
+
+        Args:
+            choices: (B,); of clusters without a pending request they are ignored.
+            observation: of `observe` for these requests, if at hand.
+
+        Raises:
+            ValueError: a choice is not one of the cluster's replicas.
+        """
+        wanted = np.asarray(choices, dtype=np.int64)
+        asked = self._rows != at.NONE
+        sizes = self._width - self._padding.sum(axis=1)
+        if np.any(asked & ((wanted < -1) | (wanted >= sizes))):
+            raise ValueError(f"choices {wanted.tolist()} are not all replicas of their clusters")
+        if observation is None:
+            observation = self.observe()
+        size = len(self)
+        raw = observation.replicas[np.arange(size), np.maximum(wanted, 0)][:, _RAW].astype(np.float64)
+        output_p50 = np.zeros(size)
+        for i, row in enumerate(self._rows.tolist()):
+            if row != at.NONE:
+                cluster = self._clusters[i]
+                cluster.make_room()
+                self._memories[i] = cluster.memory.address
+                output_p50[i] = cluster.table.output_p50[row]
+        accepted = np.zeros(size, dtype=np.bool_)
+        lockstep.dispatch_all(self._memories, wanted, output_p50, raw, accepted)
+        for i in np.flatnonzero(accepted).tolist():
+            self._clusters[i].believe(int(self._rows[i]), int(wanted[i]))
+        self._rows[:] = at.NONE
+
+    def finish(self, index: int, drain_s: float = 600.0) -> None:
+        """Drain one cluster; see `Cluster.finish`."""
+        self._clusters[index].finish(drain_s)
+        self._rows[index] = at.NONE
