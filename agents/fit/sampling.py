@@ -23,7 +23,7 @@ from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.schema import HardwareProfile, Observation, ReplicaSpec, Scenario
 from steersman.traces.trace import Trace
 
-LEAST_LOAD, MOST_LOAD = 0.3, 1.15
+LEAST_LOAD, MOST_LOAD = 0.3, 1.3
 RANDOM_SHARES = (0.1, 0.3, 1.0)
 """Shares of decisions drawn at random, one per run."""
 MOST_REPLICAS = 8
