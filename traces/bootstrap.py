@@ -95,6 +95,8 @@ def _units(trace: Trace, block_s: float) -> _Units:
     start_s = trace.arrival_s[firsts] - trace.arrival_s[0]
     offset_s = trace.arrival_s - trace.arrival_s[firsts][of_row]
     span_s = float(start_s[-1])
+    # Blocks shorter than the mean distance of units hold no rhythm, only nothing.
+    block_s = max(block_s, span_s / len(firsts))
     # The last, incomplete block is left out; a trace shorter than a block is one block.
     blocks = max(int(span_s / block_s), 1)
     block_s = block_s if span_s >= block_s else max(span_s, 1e-3)
@@ -109,7 +111,8 @@ def _draw(
     """Draw until at least `wanted` requests arrive after time 0, most likely at the first attempt."""
     factor = rate / units.requests_per_s
     layers = math.ceil(factor)
-    before_s = float(units.offset_s.max())  # sessions that began so long ago may still run
+    # Sessions that began so long ago may still run; those that run for many times the duration are rare.
+    before_s = min(float(units.offset_s.max()), max(4.0 * duration_s, 3600.0))
     horizon_s = duration_s * 1.1 + 2.0 * units.block_s
     while True:
         copies = _layers(units, rng, layers, factor / layers, before_s, horizon_s)

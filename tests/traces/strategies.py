@@ -11,7 +11,7 @@ names = st.text('ab é☃/,"', max_size=8)
 
 
 @st.composite
-def requests(draw: st.DrawFn, max_size: int = 30) -> list[Request]:
+def requests(draw: st.DrawFn, max_size: int = 12) -> list[Request]:
     """A valid list of requests, sorted by arrival, some in sessions with parents."""
     arrivals = sorted(draw(st.lists(times, max_size=max_size)))
     last_of: dict[str, str] = {}
