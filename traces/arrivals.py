@@ -55,11 +55,10 @@ def with_arrivals(trace: Trace, model: ArrivalModel, *, seed: int) -> Trace:
     roots = np.flatnonzero(trace.parent < 0)
     moved = trace.arrival_s.copy()
     moved[roots] = model.times(np.random.default_rng(seed), count=len(roots))
-    shift = np.zeros(len(trace))
-    shift[roots] = moved[roots] - trace.arrival_s[roots]
     for row in np.flatnonzero(trace.parent >= 0):  # parents stand before their children
-        shift[row] = shift[trace.parent[row]]
-    return _in_order(trace, trace.arrival_s + shift)
+        parent = trace.parent[row]
+        moved[row] = moved[parent] + (trace.arrival_s[row] - trace.arrival_s[parent])
+    return _in_order(trace, moved)
 
 
 def scale_tokens(trace: Trace, *, input_factor: float = 1.0, output_factor: float = 1.0) -> Trace:
