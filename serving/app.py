@@ -100,7 +100,7 @@ class CompletionEndpoint:
         prepared = parts.router.prepare(request, pool, intake.hints)
         path = self._path
         if intake.query:
-            path += "?" + intake.query.decode("latin-1")
+            path += "?" + intake.query.decode("latin-1")  # the server takes printable ASCII only
         interrupt = Interrupt()
         exchange = Exchange(intake, prepared, path, interrupt, send)
         watch = asyncio.create_task(_watch_client(receive, interrupt))

@@ -108,11 +108,7 @@ def upstream_headers(
     """
     headers = list(headers)
     dropped = _NOT_UPSTREAM | _nominated(headers) | ({b"authorization"} if authorization else set())
-    kept = [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in headers
-        if name not in dropped
-    ]
+    kept = [(name.decode("latin-1"), _text(value)) for name, value in headers if name not in dropped]
     kept.append(("accept-encoding", "identity"))
     if authorization:
         kept.append(("authorization", authorization))
@@ -126,6 +122,14 @@ def downstream_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     lowered = [(name.lower(), value) for name, value in headers]
     dropped = _NOT_DOWNSTREAM | _nominated(lowered) | _OURS
     return [(name, value) for name, value in lowered if name not in dropped]
+
+
+def _text(value: bytes) -> str:
+    """A value as text that the client session, which writes UTF-8, turns into the same bytes again."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _nominated(headers: RawHeaders) -> frozenset[bytes]:

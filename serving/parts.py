@@ -61,6 +61,7 @@ class Parts:
             loops = [*self.watches, *self.checks]
             # The first step decides which replicas take traffic, and which models serve.
             pauses = await asyncio.gather(*(step_safely(loop, self.clock) for loop in loops))
+            self.router.warm_up()
             self._tell_start()
             tasks = [
                 asyncio.create_task(run_loop(loop, self.clock, pause_s), name=loop.name)

@@ -24,7 +24,7 @@ from steersman.predictors.features import (
 )
 from steersman.predictors.history import TenantHistory
 from steersman.predictors.length import LengthPredictor
-from steersman.serving.headers import Hints
+from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet, Pool, Replica
@@ -159,6 +159,19 @@ class Router:
             return None
         replica = pool.replicas[decision.choice]
         return Route(prepared, replica, decision, observation, snapshot, match_tokens, now_s)
+
+    def warm_up(self) -> None:
+        """Do once what is slow only the first time, so that no request pays for it.
+
+        The policy is not asked: it would remember.
+        """
+        request = Request("warm-up", self._clock(), 100)
+        for pool in self._fleet.pools.values():
+            prepared = self.prepare(request, pool, NO_HINTS)
+            snapshot = self._fleet.snapshot(pool, self._clock())
+            match_tokens = self._fleet.match_tokens(pool, ())
+            now_s = np.array(self._clock())
+            observe(snapshot.state, prepared.features, match_tokens, now_s, prepared.excluded)
 
     def _count(self, prepared: Prepared, decision: Decision, spent_s: float) -> None:
         self._metrics.decision_seconds.observe(prepared.spent_s + spent_s)

@@ -44,11 +44,17 @@ class Upstream:
             keepalive_timeout=4.0,
             ttl_dns_cache=30,
         )
+        # Without a limit on connections, getting one is resolving, connecting and securing it.
+        limited = self._limits.connections_per_replica > 0
+        connect_s = self._timeouts.connect_s
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=None if limited else connect_s, sock_connect=connect_s
+        )
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s),
+            timeout=timeout,
             read_bufsize=2**18,
             skip_auto_headers=_NO_AUTO_HEADERS,
             max_line_size=2**15,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.serving.backends import backends, completion, whole
-from tests.serving.harness import chat, eventually, rig, routing, settings_for
+from tests.serving.harness import Routed, chat, eventually, rig, routing, settings_for
 
 GOOD = whole(completion())
 
@@ -79,7 +79,7 @@ async def test_a_client_that_leaves_while_sending_is_nobodys_fault() -> None:
         assert not fleet[0].received
 
 
-async def _is_idle(router: Any) -> bool:
+async def _is_idle(router: Routed) -> bool:
     return bool(await router.metric("steersman_requests_in_flight") == 0.0)
 
 
@@ -147,6 +147,70 @@ async def test_a_query_travels_on() -> None:
     async with rig(GOOD) as (router, fleet):
         await router.post(path="/v1/completions?api-version=1&x=%20y")
         assert fleet[0].received[0].path == "/v1/completions?api-version=1&x=%20y"
+
+
+@pytest.mark.parametrize("target", [b"?x=\xc3\xbc", b"?x=\x7f", b"?x y"], ids=range(3))
+async def test_odd_bytes_in_a_target_are_refused(target: bytes) -> None:
+    async with rig(GOOD) as (router, fleet):
+        head = b"POST /v1/completions" + target + b" HTTP/1.1\r\nhost: x\r\n"
+        answer = await raw(router, head, b"{}")
+        assert b" 400 " in answer.split(b"\r\n")[0]
+        assert not fleet[0].received
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"content-length: 2\r\ntransfer-encoding: chunked\r\n",
+        b"content-length: 2\r\ncontent-length: 3\r\n",
+        b"transfer-encoding: chunked, identity\r\n",
+        b"content-length: +2\r\n",
+    ],
+    ids=range(4),
+)
+async def test_a_request_of_two_lengths_is_refused(framing: bytes) -> None:
+    """Nothing can be smuggled past the router: what it cannot frame, it does not forward."""
+    async with rig(GOOD) as (router, fleet):
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + framing
+        smuggled = b"2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n"
+        answer = await raw(router, head, smuggled, length=False)
+        assert b" 400 " in answer.split(b"\r\n")[0]
+        assert not fleet[0].received
+
+
+async def test_header_bytes_travel_unharmed() -> None:
+    async with rig(GOOD) as (router, fleet):
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-name: J\xc3\xbcrgen\r\n"
+        await raw(router, head, b"{}")
+        value = fleet[0].received[0].header("x-name")
+        assert value is not None
+        assert value.encode("latin-1") == b"J\xc3\xbcrgen"
+
+
+async def test_a_fault_of_ours_is_a_500_in_the_same_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(GOOD) as (router, _):
+
+        def fault(*_: Any) -> Any:
+            raise RuntimeError("boom")
+
+        monkeypatch.setattr(router.parts.router, "prepare", fault)
+        status, got, _ = await router.post()
+        assert status == 500
+        assert error_of(got)["code"] == "internal_error"
+        assert b"boom" not in got
+        assert await _is_idle(router)
+
+
+async def raw(router: Routed, head: bytes, body: bytes, *, length: bool = True) -> bytes:
+    """The answer to bytes written as they are."""
+    host, _, port = router.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    if length:
+        head += b"content-length: %d\r\nconnection: close\r\n" % len(body)
+    writer.write(head + b"\r\n" + body)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer
 
 
 async def test_models_are_those_of_all_backends() -> None:
