@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.evaluate.cost import Objectives, class_weights, request_costs
+from steersman.agents.evaluate.cost import request_costs
 from steersman.agents.evaluate.statistics import jain_index, max_over_mean
+from steersman.env.outcomes import STATUSES, OutcomeTable
+from steersman.traces.schema import Status
 
 Float64 = NDArray[np.float64]
-Int64 = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How n requests ended. Every column is (n,).
-
-    Requests that their client cancelled are left out: nobody waited for them.
-    """
-
-    arrival_s: Float64
-    ended_well: NDArray[np.bool_]
-    replica: Int64
-    """-1: none."""
-    ttft_s: Float64
-    """NaN where there was none, as `tpot_s` and `e2e_s`."""
-    tpot_s: Float64
-    e2e_s: Float64
-    input_tokens: Int64
-    cached_tokens: Int64
-    preemptions: Int64
-    priority: NDArray[np.int8]
-
-    def arrived(self, start_s: float, end_s: float) -> Ended:
-        """Those that arrived from `start_s` on and before `end_s`."""
-        inside = (self.arrival_s >= start_s) & (self.arrival_s < end_s)
-        return Ended(*(getattr(self, column.name)[inside] for column in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -77,37 +52,47 @@ class Figures:
     """Share of the requests that each replica got."""
 
 
-def summarise(ended: Ended, objectives: Objectives, *, replicas: int, window_s: float) -> Figures:
-    """The figures of a run.
+def summarise(outcomes: OutcomeTable, *, start_s: float, end_s: float, replicas: int) -> Figures:
+    """The figures of a run, over the requests that arrived from `start_s` on and before `end_s`.
+
+    Requests that their client cancelled are left out: nobody waited for them.
 
     Args:
-        ended: the requests of the measured window.
-        objectives: theirs.
         replicas: size of the pool.
-        window_s: length of the window.
     """
-    costs = request_costs(ended.ended_well, ended.ttft_s, ended.tpot_s, objectives)
-    weights = class_weights(ended.priority)
-    n = len(costs.cost)
-    served = ended.replica >= 0
-    tokens = ended.input_tokens[served].astype(np.float64)
-    load = np.bincount(ended.replica[served], tokens, minlength=replicas).astype(np.float64)
-    counts = np.bincount(ended.replica[served], minlength=replicas)
-    well = ended.ended_well
+    counted = (outcomes.arrival_s >= start_s) & (outcomes.arrival_s < end_s)
+    counted &= outcomes.status != STATUSES.index(Status.CANCELLED)
+    n = int(counted.sum())
+    ok = outcomes.ok[counted]
+    cost = request_costs(
+        ok,
+        outcomes.ttft_s[counted],
+        outcomes.tpot_s[counted],
+        outcomes.ttft_slo_s[counted],
+        outcomes.tpot_slo_s[counted],
+    )
+    met = outcomes.slo_met[counted]
+    input_tokens = outcomes.input_tokens[counted].astype(np.float64)
+    well = counted & outcomes.ok
+    asked = outcomes.replica[counted]
+    served = asked >= 0
+    load = np.bincount(asked[served], input_tokens[served], minlength=replicas).astype(np.float64)
+    counts = np.bincount(asked[served], minlength=replicas)
     return Figures(
         requests=n,
-        j=float(np.average(costs.cost, weights=weights)) if n else float("nan"),
-        j1=float(costs.cost.mean()) if n else float("nan"),
-        slo_attainment=float(costs.met.mean()) if n else float("nan"),
-        goodput_rps=float(costs.met.sum()) / window_s,
-        failed=int((~well).sum()),
-        **_times("ttft", ended.ttft_s[well]),
-        **_times("tpot", ended.tpot_s[well]),
-        **_times("e2e", ended.e2e_s[well]),
+        j=float(np.average(cost, weights=outcomes.weight[counted])) if n else float("nan"),
+        j1=float(cost.mean()) if n else float("nan"),
+        slo_attainment=float(met.mean()) if n else float("nan"),
+        goodput_rps=float(met.sum()) / (end_s - start_s),
+        failed=int((~ok).sum()),
+        **_times("ttft", outcomes.ttft_s[well]),
+        **_times("tpot", outcomes.tpot_s[well]),
+        **_times("e2e", outcomes.e2e_s[well]),
         jain=jain_index(load),
         max_over_mean=max_over_mean(load),
-        prefix_hit_rate=float(ended.cached_tokens.sum()) / max(float(ended.input_tokens.sum()), 1.0),
-        preemptions=int(ended.preemptions.sum()),
+        prefix_hit_rate=float(outcomes.cached_tokens[counted].sum())
+        / max(float(input_tokens.sum()), 1.0),
+        preemptions=int(outcomes.preemptions[counted].sum()),
         shares=tuple(float(share) for share in counts / max(int(counts.sum()), 1)),
     )
 

@@ -88,10 +88,10 @@ class EvaluationTable:
                     total[reason] = total.get(reason, 0) + count
         return total
 
-    def rows(self, baseline: str) -> list[dict[str, Any]]:
+    def rows(self, baseline: str, policies: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """J ratios as figures for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`."""
         rows = []
-        for policy in self.policies:
+        for policy in self.policies if policies is None else policies:
             if policy == baseline:
                 continue
             for cells, where in [(None, "all cells"), *(([cell], str(cell)) for cell in self.cells)]:

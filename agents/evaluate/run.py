@@ -1,0 +1,194 @@
+"""Runs policies on the same arrivals, on clusters with the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.agents.evaluate.figures import summarise
+from steersman.agents.evaluate.table import Cell, EvaluationTable, Run
+from steersman.agents.guard import Clock, Guard
+from steersman.agents.policies import make_policy
+from steersman.agents.policy import NO_CANDIDATE, Policy
+from steersman.env.cluster import Cluster
+from steersman.env.scenario import Split, load_source, make_trace
+from steersman.env.vector import ClusterBatch
+from steersman.predictors.bulk import trace_length_features
+from steersman.predictors.length import FallbackLength, LengthPredictor
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import Observation, Scenario
+from steersman.traces.trace import Trace
+
+PolicyFactory = Callable[[int, Clock], Policy]
+"""Makes a fresh policy from a seed and the clock of the simulation."""
+
+STANDARD_LOADS = (0.6, 0.8, 0.95)
+_REPORTS = 50
+"""Calls of `on_progress` per cell, about."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How long and how often; the defaults are what claims need."""
+
+    loads: tuple[float, ...] = STANDARD_LOADS
+    """Arrival rates over the scenario's saturation."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    requests: int = 5000
+    """Arrivals in the measured window, at least."""
+    window_s: float = 600.0
+    """Length of the measured window, at least."""
+    warmup_s: float = 120.0
+    """Before the measured window; not counted."""
+    drain_s: float = 600.0
+    """For what is in flight when arrivals stop; the rest is unfinished."""
+    split: Split = "evaluation"
+    """Part of the trace that arrivals are drawn from."""
+    length: LengthPredictor = field(default_factory=FallbackLength)
+    """Predicts output lengths, for all policies alike."""
+
+
+def policy_factory(name: str, options: Mapping[str, object] | None = None) -> PolicyFactory:
+    """The factory of a policy of `agents/policies`.
+
+    Raises:
+        ConfigError: unknown name or option; at once, not when the run begins.
+    """
+    make_policy(name, seed=0, options=options)
+
+    def make(seed: int, clock: Clock) -> Policy:
+        del clock
+        return make_policy(name, seed=seed, options=options)
+
+    return make
+
+
+def evaluate(
+    policies: Mapping[str, PolicyFactory],
+    scenarios: Sequence[Scenario],
+    protocol: Protocol | None = None,
+    *,
+    on_progress: Callable[[float], None] | None = None,
+) -> EvaluationTable:
+    """Run every policy in every cell (scenario and load) with every seed.
+
+    For one cell and seed all policies get the same arrivals, the same predictions of output length and
+    clusters with the same seed: common random numbers.
+
+    Args:
+        policies: factories by the name that the table gives them.
+        scenarios: with their saturation measured.
+        on_progress: called now and then with the number of runs done since the last call, fractions
+            included; they add up to `run_count`.
+
+    Raises:
+        ConfigError: nothing to run, or a scenario without `saturation_rps`.
+    """
+    protocol = protocol or Protocol()
+    if not (policies and scenarios and protocol.loads and protocol.seeds):
+        raise ConfigError("nothing to evaluate: give a policy, a scenario, a load and a seed")
+    runs: list[Run] = []
+    for scenario in scenarios:
+        source = load_source(scenario, protocol.split)
+        for load in protocol.loads:
+            courses = [_course(scenario, load, seed, protocol, source) for seed in protocol.seeds]
+            places = [
+                _Place(name, factory, course) for course in courses for name, factory in policies.items()
+            ]
+            _play(places, on_progress or _ignore)
+            runs += [place.finish(protocol) for place in places]
+    return EvaluationTable(tuple(runs))
+
+
+def run_count(policies: int, scenarios: int, protocol: Protocol) -> int:
+    """How many runs an evaluation makes."""
+    return policies * scenarios * len(protocol.loads) * len(protocol.seeds)
+
+
+@dataclass(frozen=True)
+class _Course:
+    """What all policies have in common in one cell with one seed."""
+
+    scenario: Scenario
+    cell: Cell
+    seed: int
+    trace: Trace
+    quantiles: NDArray[np.float64]
+    features: NDArray[np.float32]
+    end_s: float
+    """Of the measured window."""
+
+
+class _Place:
+    """One policy on one cluster."""
+
+    def __init__(self, name: str, factory: PolicyFactory, course: _Course) -> None:
+        self._name = name
+        self._course = course
+        self.replicas = len(course.scenario.replicas)
+        self.cluster = Cluster(
+            course.scenario.replicas,
+            course.trace,
+            output_quantiles=course.quantiles,
+            length_features=course.features,
+            staleness=course.scenario.staleness,
+            prefix_cache=course.scenario.prefix_cache,
+            seed=course.seed,
+        )
+        self.policy = factory(course.seed, lambda: self.cluster.now_s)
+
+    def finish(self, protocol: Protocol) -> Run:
+        """Drain, and sum up."""
+        self.cluster.finish(protocol.drain_s)
+        figures = summarise(
+            self.cluster.outcomes(),
+            start_s=protocol.warmup_s,
+            end_s=self._course.end_s,
+            replicas=self.replicas,
+        )
+        fallbacks: dict[str, int] = {}
+        if isinstance(self.policy, Guard):
+            fallbacks = {reason.value: count for reason, count in self.policy.fallbacks.items()}
+        return Run(self._name, self._course.cell, self._course.seed, figures, fallbacks)
+
+
+def _course(scenario: Scenario, load: float, seed: int, protocol: Protocol, source: Trace) -> _Course:
+    if scenario.saturation_rps is None:
+        raise ConfigError(f"scenario '{scenario.name}': 'saturation_rps' is not set; measure it first")
+    rate_rps = load * scenario.saturation_rps
+    window_s = max(protocol.window_s, protocol.requests / rate_rps)
+    end_s = protocol.warmup_s + window_s
+    trace = make_trace(scenario, seed, duration_s=end_s, load=load, source=source)
+    features = trace_length_features(trace)
+    quantiles = protocol.length.predict(features)
+    return _Course(scenario, Cell(scenario.name, load), seed, trace, quantiles, features, end_s)
+
+
+def _play(places: Sequence[_Place], on_progress: Callable[[float], None]) -> None:
+    """All arrivals of one cell, in lockstep: one observation for all clusters is far cheaper."""
+    batch = ClusterBatch([place.cluster for place in places])
+    total = sum(len(place.cluster.trace) for place in places)
+    choices = np.full(len(places), NO_CANDIDATE, dtype=np.int64)
+    waiting = 0
+    while True:
+        asked = batch.next_requests() >= 0
+        if not asked.any():
+            break
+        seen = batch.observe()
+        for i in np.flatnonzero(asked).tolist():
+            n = places[i].replicas
+            own = Observation(seen.replicas[i, :n], seen.request[i], seen.pool[i], seen.mask[i, :n])
+            choices[i] = places[i].policy.decide(own).choice
+        batch.dispatch(choices, seen)
+        waiting += int(asked.sum())
+        if waiting * _REPORTS > total:
+            on_progress(len(places) * waiting / total)
+            waiting = 0
+    on_progress(len(places) * waiting / total if total else len(places))
+
+
+def _ignore(runs: float) -> None:
+    del runs

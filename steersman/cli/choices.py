@@ -1,0 +1,75 @@
+"""Reading lists, scenarios and traces from the command line, for `simulate` and `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from steersman.cli.common import notes
+from steersman.traces.errors import ConfigError
+
+if TYPE_CHECKING:
+    from steersman.traces.schema import Scenario
+
+T = TypeVar("T")
+
+
+def names(option: str, text: str) -> list[str]:
+    """`a,b` as a list without blanks.
+
+    Raises:
+        ConfigError: nothing is named.
+    """
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise ConfigError(f"{option} is empty; name at least one, separated by commas")
+    return found
+
+
+def numbers(option: str, text: str, convert: Callable[[str], T]) -> list[T]:
+    """`0.6,0.8` as numbers.
+
+    Raises:
+        ConfigError: a part is not a number.
+    """
+    found = []
+    for part in names(option, text):
+        try:
+            found.append(convert(part))
+        except ValueError:
+            raise ConfigError(
+                f"{option}: '{part}' is not a number; separate numbers by commas"
+            ) from None
+    return found
+
+
+def positive_loads(option: str, text: str) -> tuple[float, ...]:
+    """Loads as shares of saturation.
+
+    Raises:
+        ConfigError: one is not a number above 0 and at most 5.
+    """
+    loads = tuple(numbers(option, text, float))
+    for load in loads:
+        if not 0.0 < load <= 5.0:
+            raise ConfigError(f"{option}: {load:g} is not a share of saturation, for example 0.8")
+    return loads
+
+
+def measured(scenario: Scenario, trace: str | None) -> Scenario:
+    """A scenario ready to be loaded: with the trace asked for, and its saturation known.
+
+    Saturation depends on the trace: with another one, or where the scenario has none, it is measured.
+    """
+    from steersman.env.saturation import measure_saturation
+
+    if trace is not None and trace != scenario.trace:
+        scenario = replace(scenario, trace=trace, saturation_rps=None)
+    if scenario.saturation_rps is None:
+        scenario = replace(scenario, saturation_rps=measure_saturation(scenario))
+        notes.print(
+            f"measured the saturation of '{scenario.name}' on {scenario.trace}: "
+            f"{scenario.saturation_rps:.2f} requests/s"
+        )
+    return scenario

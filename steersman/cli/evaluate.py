@@ -1,0 +1,114 @@
+"""`steersman evaluate`: the protocol of docs/evaluation.md, for policies and for predictors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from steersman.agents.evaluate.table import EvaluationTable
+
+app = typer.Typer(
+    help="Judge policies and predictors by the protocol of docs/evaluation.md.", no_args_is_help=True
+)
+
+DEFAULT_SCENARIOS = "homogeneous,mixed,prefix,stale"
+DEFAULT_BASELINES = "p2c,least-connections,weighted-least-connections,llm-d-default,marginal-cost"
+
+
+@app.command()
+def routing(
+    scenario: Annotated[
+        str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
+    ] = DEFAULT_SCENARIOS,
+    trace: Annotated[
+        str | None, typer.Option(help="Trace for all of them: a bundled name, or a file.")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="The policy judged; default: learned with --bundle, else marginal-cost."),
+    ] = None,
+    baselines: Annotated[
+        str, typer.Option(help="Policies it is compared with, separated by commas.")
+    ] = DEFAULT_BASELINES,
+    loads: Annotated[
+        str, typer.Option(help="Shares of saturation, separated by commas.")
+    ] = "0.6,0.8,0.95",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs in each cell; claims need 5.")] = 5,
+    requests: Annotated[int, typer.Option(min=1, help="Counted arrivals in each run, at least.")] = 5000,
+    window_s: Annotated[
+        float, typer.Option(min=0, help="Counted seconds in each run, at least.")
+    ] = 600.0,
+    warmup_s: Annotated[float, typer.Option(min=0, help="Seconds before them, not counted.")] = 120.0,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Loads 0.8,0.95, 3 seeds, 3000 requests: for watching, not for claims."
+        ),
+    ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Directory of trained models: its policy, guarded, and its length model."),
+    ] = None,
+    guard: Annotated[
+        Path | None,
+        typer.Option(help="YAML file of guard settings; default: configs/policies/guard.yaml."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print every run and ratio as one JSON document.")
+    ] = False,
+) -> None:
+    """Compare a policy with baselines on unseen arrivals: J ratios with 95 % intervals, per cell.
+
+    Arrivals come from the last quarter of the trace, which training and tuning do not see.
+    """
+    from steersman.agents.evaluate.contestants import LEARNED, contestants, open_bundle
+    from steersman.agents.evaluate.run import Protocol, evaluate, run_count
+    from steersman.agents.guard import GuardSettings
+    from steersman.cli.choices import measured, names, positive_loads
+    from steersman.cli.common import print_json, progress
+    from steersman.env.scenario import load_scenario
+    from steersman.traces.settings import load_settings
+
+    models, length = open_bundle(bundle)
+    judged = policy or (LEARNED if models else "marginal-cost")
+    rivals = [name for name in names("--baselines", baselines) if name != judged]
+    limits = load_settings(guard, GuardSettings) if guard else GuardSettings()
+    factories = contestants([judged, *rivals], models, limits)
+    protocol = Protocol(
+        loads=(0.8, 0.95) if quick else positive_loads("--loads", loads),
+        seeds=tuple(range(3 if quick else seeds)),
+        requests=3000 if quick else requests,
+        window_s=0.0 if quick else window_s,
+        warmup_s=60.0 if quick else warmup_s,
+        length=length,
+    )
+    described = [measured(load_scenario(name), trace) for name in names("--scenario", scenario)]
+    with progress() as bar:
+        total = run_count(len(factories), len(described), protocol)
+        task = bar.add_task(f"{judged} against {len(rivals)}", total=total, note="runs")
+        table = evaluate(
+            factories, described, protocol, on_progress=lambda runs: bar.advance(task, runs)
+        )
+        bar.update(task, completed=len(table.runs))
+    if json:
+        print_json({"policy": judged, "ratios": _ratio_rows(table, judged, rivals), **table.as_dict()})
+    else:
+        _print(table, judged, rivals)
+
+
+def _ratio_rows(table: EvaluationTable, judged: str, rivals: list[str]) -> list[dict[str, object]]:
+    return [row for rival in rivals for row in table.rows(rival, [judged])]
+
+
+def _print(table: EvaluationTable, judged: str, rivals: list[str]) -> None:
+    from steersman.cli.common import console
+    from steersman.cli.tables import fallback_notes, ratios, show
+
+    if rivals:
+        show(ratios(table, judged, rivals))
+    for cell in table.cells:
+        for line in fallback_notes(table, cell):
+            console.print(line)

@@ -1,0 +1,94 @@
+"""Evaluation tables for people."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from steersman.cli.common import console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from steersman.agents.evaluate.statistics import Ratio
+    from steersman.agents.evaluate.table import Cell, EvaluationTable
+
+
+PIPED_WIDTH = 120
+"""Columns of a table that is written to a file or a pipe."""
+
+
+def comparison(table: EvaluationTable, cell: Cell) -> Table:
+    """All policies in one cell: means over seeds, and the J ratio to the first policy."""
+    baseline = table.policies[0]
+    seeds = len(table.by_seed(baseline, cell))
+    requests = int(table.by_seed(baseline, cell, "requests").sum())
+    cached = any(table.mean(policy, cell, "prefix_hit_rate") > 0 for policy in table.policies)
+    shown = Table(
+        title=f"{cell}: {requests} requests, {seeds} seed{'s' if seeds > 1 else ''}",
+        caption="J: weighted latency over SLO, 2 more for a miss; lower is better. Times: mean / p99.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    columns = ["J", f"over {baseline}", "SLO met", "TTFT ms", "TPOT ms", "E2E s"]
+    shown.add_column("policy", no_wrap=True)
+    for column in columns + ["cached"] * cached:
+        shown.add_column(column, justify="right")
+    for policy in table.policies:
+        mean = partial(table.mean, policy, cell)
+        row = [
+            f"{mean('j'):.3f}",
+            "" if policy == baseline else interval(table.ratio(policy, baseline, cells=[cell])),
+            f"{mean('slo_attainment'):.1%}",
+            f"{1e3 * mean('ttft_mean_s'):.0f} / {1e3 * mean('ttft_p99_s'):.0f}",
+            f"{1e3 * mean('tpot_mean_s'):.1f} / {1e3 * mean('tpot_p99_s'):.1f}",
+            f"{mean('e2e_mean_s'):.1f} / {mean('e2e_p99_s'):.1f}",
+        ]
+        shown.add_row(policy, *row, *[f"{mean('prefix_hit_rate'):.0%}"] * cached)
+    return shown
+
+
+def ratios(table: EvaluationTable, policy: str, baselines: list[str]) -> Table:
+    """J of one policy over each baseline, per cell and over all."""
+    shown = Table(
+        title=f"J of {policy} over each baseline (95 % interval)",
+        caption=f"Under 1, {policy} is better. Paired bootstrap over seeds within cells.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    shown.add_column("cell", no_wrap=True)
+    shown.add_column("J", justify="right")
+    for baseline in baselines:
+        shown.add_column(baseline, justify="right")
+    for cell in table.cells:
+        row = [interval(table.ratio(policy, baseline, cells=[cell])) for baseline in baselines]
+        shown.add_row(str(cell), f"{table.mean(policy, cell):.3f}", *row)
+    shown.add_section()
+    shown.add_row("all", "", *(interval(table.ratio(policy, baseline)) for baseline in baselines))
+    return shown
+
+
+def fallback_notes(table: EvaluationTable, cell: Cell) -> Iterator[str]:
+    """A line for every guarded policy of a cell: how often, and why, the guard stepped in."""
+    for policy in table.policies:
+        counts = {reason: n for reason, n in table.fallbacks(policy, cell).items() if n}
+        if table.fallbacks(policy, cell):
+            why = ", ".join(f"{reason} {n}" for reason, n in counts.items()) or "none"
+            yield f"fallbacks of {policy}, {cell}: {why}"
+
+
+def interval(ratio: Ratio) -> str:
+    """A ratio with its interval, compact."""
+    return f"{ratio.value:.3f} [{ratio.lo:.3f}–{ratio.hi:.3f}]"
+
+
+def show(table: Table) -> None:
+    """Print a table; in full where the output is not a terminal."""
+    if console.is_terminal:
+        console.print(table)
+    else:
+        Console(file=console.file, width=PIPED_WIDTH).print(table)
