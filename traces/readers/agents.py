@@ -26,7 +26,7 @@ def read_agents(source: Source, model: str) -> Iterator[Placed]:
     return reordered(_sessions(source, model))
 
 
-def _sessions(source: Source, model: str) -> Iterator[tuple[float, Placed]]:
+def _sessions(source: Source, model: str) -> Iterator[tuple[float, float, Placed]]:
     fields = Fields(str(source.path))
     seen: set[str] = set()
     session, previous = "", Request("", 0.0, 1)
@@ -42,7 +42,7 @@ def _sessions(source: Source, model: str) -> Iterator[tuple[float, Placed]]:
         request = _call(at, name, start_s, previous, model)
         if request.arrival_s < previous.arrival_s:
             raise at.error(f"'t_in_session_s' runs backwards in session '{name}'; order rows by turn")
-        yield start_s, (place, request)
+        yield start_s, request.arrival_s, (place, request)
         previous = request
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from steersman.traces.errors import TraceError
 from steersman.traces.readers import agents, azure, mooncake, native, servegen
 from steersman.traces.readers.order import Placed, checked_order
+from steersman.traces.readers.outcomes import is_outcome_log, read_outcome_log
 from steersman.traces.readers.source import Source, open_source
 from steersman.traces.schema import Request
 from steersman.traces.trace import Trace
@@ -61,8 +62,12 @@ def find_trace(path_or_name: str | Path) -> TraceFile:
         TraceError: no such file, not a table, or columns that fit no format.
     """
     path = BUNDLED.get(str(path_or_name), Path(path_or_name))
+    if path.is_dir() and not is_outcome_log(path):
+        raise TraceError("is a directory without outcome log segments (outcomes-*.log)", path=str(path))
     if not path.exists():
         raise TraceError(f"{path_or_name}: no such file{_did_you_mean(str(path_or_name))}")
+    if is_outcome_log(path):
+        return TraceFile(path.stem, path, "outcome-log", partial(read_outcome_log, path))
     source = open_source(path)
     for format_ in FORMATS:
         if set(format_.columns) <= set(source.columns):

@@ -42,7 +42,7 @@ class SessionFinder:
     """
 
     def __init__(self) -> None:
-        self._ends: Recent[Turn] = Recent()
+        self._ends: Recent[int, Turn] = Recent()
 
     def place(
         self, request_id: str, arrival_s: float, blocks: Sequence[int]
@@ -91,12 +91,12 @@ def read_mooncake_table(source: Source, model: str) -> Iterator[Placed]:
     return reordered(_table(source, model))
 
 
-def _table(source: Source, model: str) -> Iterator[tuple[float, Placed]]:
+def _table(source: Source, model: str) -> Iterator[tuple[float, float, Placed]]:
     fields = Fields(str(source.path))
     time_column = "t_jittered_s" if "t_jittered_s" in source.columns else "t_s"
     has_sessions = {"session_inferred", "parent_inferred"} <= set(source.columns)
     finder = SessionFinder()
-    turns: Recent[Turn] = Recent()
+    turns: Recent[int, Turn] = Recent()
     for number, (place, row) in enumerate(source.rows()):
         at = fields.at(place, row)
         arrival_s = at.seconds(time_column)
@@ -113,7 +113,8 @@ def _table(source: Source, model: str) -> Iterator[tuple[float, Placed]]:
             turn, parent = finder.place(f"r{place}", arrival_s, blocks)
         inputs, outputs = at.tokens("input_tokens"), at.tokens("output_tokens")
         # Jitter moves a time forward only, so the rounded time bounds all that follow.
-        yield at.seconds("t_s"), (place, _request(turn, parent, inputs, outputs, blocks, model))
+        request = _request(turn, parent, inputs, outputs, blocks, model)
+        yield at.seconds("t_s"), arrival_s, (place, request)
 
 
 def _request(

@@ -13,21 +13,23 @@ from steersman.traces.schema import Request
 Placed = tuple[int, Request]
 """The place in the file (line or row) and what was read there."""
 
+T = TypeVar("T")
+K = TypeVar("K")
 V = TypeVar("V")
 
 
-def reordered(items: Iterable[tuple[float, Placed]]) -> Iterator[Placed]:
-    """Sort a nearly sorted stream in bounded memory.
+def reordered(items: Iterable[tuple[float, float, T]]) -> Iterator[T]:
+    """Sort a nearly sorted stream by time, in bounded memory; equal times keep their order.
 
     Args:
-        items: (watermark, placed request). The watermark promises that nothing read from here on,
-            this request included, arrives earlier.
+        items: (watermark, time, item). The watermark promises that nothing read from here on, this
+            item included, has an earlier time.
     """
-    heap: list[tuple[float, int, Placed]] = []
-    for count, (watermark, placed) in enumerate(items):
+    heap: list[tuple[float, int, T]] = []
+    for count, (watermark, time, item) in enumerate(items):
         while heap and heap[0][0] < watermark:
             yield heapq.heappop(heap)[2]
-        heapq.heappush(heap, (placed[1].arrival_s, count, placed))
+        heapq.heappush(heap, (time, count, item))
     while heap:
         yield heapq.heappop(heap)[2]
 
@@ -51,18 +53,18 @@ def checked_order(items: Iterable[Placed], path: str) -> Iterator[Request]:
         yield request
 
 
-class Recent(Generic[V]):
+class Recent(Generic[K, V]):
     """A dictionary that forgets its oldest entries: memory stays bounded on endless files."""
 
     def __init__(self, capacity: int = 1_000_000) -> None:
-        self._entries: OrderedDict[int, V] = OrderedDict()
+        self._entries: OrderedDict[K, V] = OrderedDict()
         self._capacity = capacity
 
-    def __setitem__(self, key: int, value: V) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         self._entries[key] = value
         if len(self._entries) > self._capacity:
             self._entries.popitem(last=False)
 
-    def get(self, key: int) -> V | None:
+    def get(self, key: K) -> V | None:
         """The entry, if it is still remembered."""
         return self._entries.get(key)

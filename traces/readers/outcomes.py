@@ -1,0 +1,67 @@
+"""Our own outcome log as a trace: what the router saw comes back in through the first door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from steersman.traces.framing import looks_framed
+from steersman.traces.outcome_log import read_outcomes, segments
+from steersman.traces.outcome_record import OutcomeRecord
+from steersman.traces.readers.order import Placed, Recent, reordered
+from steersman.traces.readers.source import read_head
+from steersman.traces.schema import Status
+
+LONGEST_S = 3600.0
+"""Records are written when requests end: after one that ran longer, sort the log to read it."""
+
+
+class _Ended(NamedTuple):
+    request_id: str
+    at_s: float
+
+
+def is_outcome_log(path: Path) -> bool:
+    """A directory with segments, or one segment."""
+    return bool(segments(path)) if path.is_dir() else looks_framed(read_head(path, 64))
+
+
+def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
+    """Requests in order of arrival, the first at time zero; the place is the record's number.
+
+    Refused requests are left out: no backend ever served them. A turn's parent is the one logged,
+    or else the session's previous request, if it had ended by then; the think time counts from its end.
+    """
+    start_s: float | None = None
+    last_of: Recent[str, _Ended] = Recent()
+    by_id: Recent[str, _Ended] = Recent()
+    for place, record in _by_arrival(path):
+        if start_s is None:
+            start_s = record.arrival_unix_s
+        request = record.request(record.arrival_unix_s - start_s)
+        request = replace(request, model=request.model or model, parent_id=None)
+        parent = by_id.get(record.parent_id) if record.parent_id is not None else None
+        if parent is None and record.session_id is not None:
+            parent = last_of.get(record.session_id)
+        if parent is not None and parent.at_s <= record.arrival_unix_s:
+            think_s = record.arrival_unix_s - parent.at_s
+            request = replace(request, parent_id=parent.request_id, think_time_s=think_s)
+        e2e_s = record.e2e_s if record.e2e_s > 0 else 0.0
+        ended = _Ended(record.request_id, record.arrival_unix_s + e2e_s)
+        by_id[record.request_id] = ended
+        if record.session_id is not None:
+            last_of[record.session_id] = ended
+        yield place, request
+
+
+def _by_arrival(path: Path) -> Iterator[tuple[int, OutcomeRecord]]:
+    def watermarked() -> Iterator[tuple[float, float, tuple[int, OutcomeRecord]]]:
+        for place, record in enumerate(read_outcomes(path), 1):
+            if record.status is not Status.REJECTED:
+                e2e_s = record.e2e_s if record.e2e_s > 0 else 0.0
+                watermark_s = record.arrival_unix_s + e2e_s - LONGEST_S
+                yield watermark_s, record.arrival_unix_s, (place, record)
+
+    return reordered(watermarked())
