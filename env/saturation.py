@@ -10,36 +10,37 @@ from steersman.env.cluster import Cluster
 from steersman.env.scenario import load_source
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.arrivals import block_bootstrap
-from steersman.traces.errors import ConfigError
 from steersman.traces.schema import ReplicaSpec, Scenario
 from steersman.traces.trace import Trace
 
-REQUESTS_PER_REPLICA = 1200
-"""Enough that most of the run is in the steady state, with every replica's batch full."""
-WARM_UP = 0.25
-"""Share of the busy time that is not counted."""
+BACKLOG = 16
+"""Requests that wait at a replica on average, beyond a full batch."""
+ROUNDS = 9
+"""Requests of a measurement over requests in flight, at least."""
+FEWEST_REQUESTS = 8000
+WARM_UP = 0.5
+"""Share that is not counted: until the longest of the first answers end, what runs is not typical."""
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 
 
-def measure_saturation(
-    scenario: Scenario, *, seed: int = 0, requests_per_replica: int = REQUESTS_PER_REPLICA
-) -> float:
-    """Completed requests per second in steady state, with every replica always having requests waiting.
+def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | None = None) -> float:
+    """Completed requests per second in steady state with a constant backlog (EVALUATION, "Cells").
 
-    All requests arrive at once and are dispatched by marginal cost (default constants). Counted are
-    completions between the end of the warm-up and the moment when the first replica's queue is empty,
-    so an uneven share shortens the measurement and does not bias it. (EVALUATION, "Cells".)
+    The number of requests in flight is held at full batches plus a backlog: whenever one ends the next
+    arrives, and is dispatched by marginal cost (default constants).
 
     Args:
         seed: of the sample of requests.
-        requests_per_replica: size of the backlog.
+        requests: how many to play; more are less noisy.
 
     Raises:
-        ConfigError: the backlog is too small for a steady state.
+        ValueError: too few requests to get past the warm-up.
     """
-    source = load_source(scenario)
-    count = requests_per_replica * len(scenario.replicas)
-    trace = _backlog(source, count, seed)
+    in_flight = sum(spec.profile.max_num_seqs + BACKLOG for spec in scenario.replicas)
+    count = max(ROUNDS * in_flight, FEWEST_REQUESTS) if requests is None else requests
+    if count < 3 * in_flight:
+        raise ValueError(f"requests = {count} must be at least {3 * in_flight}, thrice those in flight")
+    trace = _closed_loop(load_source(scenario), in_flight, count, seed)
     cluster = Cluster(
         scenario.replicas,
         trace,
@@ -53,24 +54,21 @@ def measure_saturation(
         cluster.dispatch(int(cost.argmin()))
     cluster.finish(drain_s=1e7)
     outcomes = cluster.outcomes()
-    used = [outcomes.replica == replica for replica in range(len(scenario.replicas))]
-    dry_s = min(float(np.nanmax(outcomes.ttft_s[rows], initial=0.0)) for rows in used)
-    start_s = WARM_UP * dry_s
-    ends = (outcomes.e2e_s > start_s) & (outcomes.e2e_s <= dry_s)
-    if int(ends.sum()) < len(scenario.replicas):
-        raise ConfigError(
-            f"scenario '{scenario.name}': {requests_per_replica} requests per replica are too few to "
-            "saturate it; raise requests_per_replica"
-        )
-    return float(ends.sum() / (dry_s - start_s))
+    ends_s = np.sort((outcomes.arrival_s + outcomes.e2e_s)[outcomes.ok])
+    first, last = round(WARM_UP * count), len(ends_s) - in_flight
+    return float((last - first) / (ends_s[last - 1] - ends_s[first - 1]))
 
 
-def _backlog(source: Trace, count: int, seed: int) -> Trace:
-    """`count` requests of the trace that arrive together; no turn waits for another."""
+def _closed_loop(source: Trace, in_flight: int, count: int, seed: int) -> Trace:
+    """`count` requests of a trace, of which so many are in flight: each waits for an earlier one."""
     rate_rps = max(source.rate_rps, 1.0)
     sample = block_bootstrap(source, rate_rps=rate_rps, duration_s=count / rate_rps, seed=seed)
     n = len(sample)
-    return sample.replace(arrival_s=np.zeros(n), parent=np.full(n, -1, dtype=np.int64))
+    return sample.replace(
+        arrival_s=np.zeros(n),
+        parent=np.maximum(np.arange(n) - in_flight, -1),
+        think_time_s=np.zeros(n),
+    )
 
 
 def estimate_saturation(replicas: Sequence[ReplicaSpec], trace: Trace) -> float:

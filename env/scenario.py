@@ -11,11 +11,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from steersman.env.conversations import with_conversations
 from steersman.env.profiles import load_profile, with_limits
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
 from steersman.traces.readers import load_trace
-from steersman.traces.schema import Priority, ReplicaSpec, Scenario, Staleness
+from steersman.traces.schema import Conversations, Priority, ReplicaSpec, Scenario, Staleness
 from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
 from steersman.traces.trace import Trace
 
@@ -42,6 +43,16 @@ class StalenessSettings(Settings):
     loss: float = Field(default=0.0, ge=0, le=1, description="Share of scrapes that fail.")
 
 
+class ConversationSettings(Settings):
+    """Sessions laid over a trace without any: see `conversations.py`."""
+
+    system_prompts: int = Field(default=12, ge=1, description="Different ones, popularity 1/rank.")
+    system_tokens: int = Field(default=1024, ge=0, description="Length of a system prompt.")
+    turns: float = Field(default=4.0, ge=1, description="Mean turns of a conversation.")
+    think_time_s: float = Field(default=15.0, ge=0, description="Mean time between answer and turn.")
+    block_tokens: int = Field(default=64, ge=1, description="Tokens per prefix block.")
+
+
 class ScenarioSettings(Settings):
     """One file of `configs/clusters/`."""
 
@@ -53,6 +64,9 @@ class ScenarioSettings(Settings):
         default_factory=StalenessSettings, description="How old the router's view is."
     )
     prefix_cache: bool = Field(default=True, description="Whether engines cache prompt prefixes.")
+    conversations: ConversationSettings | None = Field(
+        default=None, description="Sessions to lay over the trace; none: as it is."
+    )
     saturation_rps: float | None = Field(
         default=None, gt=0, description="Requests per second at saturation; none: measured when needed."
     )
@@ -72,6 +86,8 @@ def load_scenario(path_or_name: str | Path) -> Scenario:
         raise ConfigError(
             f"{path}: 'replicas' mix the models {', '.join(models)}; a pool serves one model"
         )
+    overlay = settings.conversations
+    conversations = None if overlay is None else Conversations(**overlay.model_dump())
     return Scenario(
         name=settings.name,
         replicas=replicas,
@@ -79,6 +95,7 @@ def load_scenario(path_or_name: str | Path) -> Scenario:
         load=settings.load,
         staleness=Staleness(**settings.staleness.model_dump()),
         prefix_cache=settings.prefix_cache,
+        conversations=conversations,
         saturation_rps=settings.saturation_rps,
     )
 
@@ -91,6 +108,8 @@ def scenario_names() -> tuple[str, ...]:
 def load_source(scenario: Scenario, split: Split = "all") -> Trace:
     """The scenario's trace, or the part of it (by time) that a purpose may use, with classes."""
     trace = load_trace(scenario.trace)
+    if scenario.conversations is not None:
+        trace = with_conversations(trace, scenario.conversations)
     if split != "all":
         part = ("train", "tune", "evaluation").index(split)
         trace = trace.split(SPLIT_FRACTIONS)[part]

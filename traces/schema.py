@@ -257,6 +257,24 @@ class Staleness:
 
 
 @dataclass(frozen=True, slots=True)
+class Conversations:
+    """Sessions laid over the single requests of a trace, so that prompts share prefixes.
+
+    Each request becomes a turn of a conversation that begins with one of a few system prompts.
+    """
+
+    system_prompts: int = 12
+    """How many different ones; the k-th most popular begins a share of conversations in 1/k."""
+    system_tokens: int = 1024
+    turns: float = 4.0
+    """Mean number of turns (geometric)."""
+    think_time_s: float = 15.0
+    """Mean time from an answer to the next turn (exponential)."""
+    block_tokens: int = 64
+    """Tokens per prefix block."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """Cluster + trace + load + staleness: everything but the policy and the seed."""
 
@@ -268,5 +286,7 @@ class Scenario:
     """Arrival rate over the cluster's saturation rate; 1 is saturation."""
     staleness: Staleness = field(default_factory=Staleness)
     prefix_cache: bool = True
+    conversations: Conversations | None = None
+    """None: the trace as it is."""
     saturation_rps: float | None = None
     """Measured saturation; None until measured."""
