@@ -36,6 +36,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "prefix_share": prefix_share(trace) if len(trace.block_hashes) else None,
         "tenants": _top(trace.tenant, trace.tenants),
         "tenant_count": len(np.unique(trace.tenant)),
+        "model_count": len(np.unique(trace.model)),
         "models": _top(trace.model, trace.models),
         "priorities": _counts(trace.priority),
         "fingerprint": trace.fingerprint(),

@@ -65,6 +65,9 @@ class Recent(Generic[K, V]):
         if len(self._entries) > self._capacity:
             self._entries.popitem(last=False)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
     def get(self, key: K) -> V | None:
         """The entry, if it is still remembered."""
         return self._entries.get(key)
