@@ -1,0 +1,69 @@
+"""Ending a task from outside, for a reason."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from steersman.serving.interrupt import Interrupt, Reason
+
+
+async def interrupted(interrupt: Interrupt, wait_s: float = 5.0) -> Reason | None:
+    try:
+        await asyncio.sleep(wait_s)
+    except asyncio.CancelledError:
+        return interrupt.take()
+    return None
+
+
+async def test_it_says_why_and_the_task_goes_on() -> None:
+    interrupt = Interrupt()
+    asyncio.get_running_loop().call_later(0.01, interrupt.fire, Reason.CLIENT_GONE)
+    assert await interrupted(interrupt) is Reason.CLIENT_GONE
+    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_deadline_ends_the_task() -> None:
+    interrupt = Interrupt()
+    interrupt.expect(0.02, Reason.BACKEND_TIMEOUT)
+    assert await interrupted(interrupt) is Reason.BACKEND_TIMEOUT
+
+
+async def test_progress_moves_the_deadline_either_way() -> None:
+    interrupt = Interrupt()
+    interrupt.expect(0.05, Reason.BACKEND_TIMEOUT)
+    for _ in range(5):
+        await asyncio.sleep(0.02)
+        interrupt.expect(0.05, Reason.CLIENT_STALLED)
+    interrupt.expect(60.0, Reason.BACKEND_TIMEOUT)
+    assert await interrupted(interrupt, 0.1) is None
+    interrupt.expect(0.02, Reason.CLIENT_STALLED)
+    assert await interrupted(interrupt) is Reason.CLIENT_STALLED
+
+
+async def test_disarmed_it_does_nothing() -> None:
+    interrupt = Interrupt()
+    interrupt.expect(0.01, Reason.BACKEND_TIMEOUT)
+    interrupt.disarm()
+    interrupt.fire(Reason.CLIENT_GONE)
+    assert await interrupted(interrupt, 0.05) is None
+
+
+async def test_a_cancellation_by_others_is_not_ours() -> None:
+    async def victim() -> None:
+        interrupt = Interrupt()
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            assert interrupt.take() is None
+            raise
+
+    task = asyncio.create_task(victim())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
