@@ -54,6 +54,8 @@ class Fleet:
         Raises:
             ConfigError: a port is taken or does not exist.
         """
+        for index in range(len(scenario.replicas)):
+            bind(host, base_port + index).close()
         self._scenario = scenario
         self._folder = tempfile.TemporaryDirectory(prefix="steersman-emulate-")
         self._common = common
@@ -63,7 +65,6 @@ class Fleet:
         self._commands: dict[str, list[str]] = {}
         for index, spec in enumerate(scenario.replicas):
             port = base_port + index
-            bind(host, port).close()
             self.members.append(
                 Member(
                     spec.replica_id,

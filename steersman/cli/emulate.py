@@ -92,11 +92,11 @@ def emulate(
 def _run_one(
     settings: EmulatorSettings, host: str, port: int, *, json: bool, exit_with_stdin: bool
 ) -> None:
-    from steersman.env.emulator.fleet import Member
-    from steersman.env.emulator.server import serve
     from steersman.env.profiles import load_profile
 
-    profile = load_profile(settings.profile)
+    profile = load_profile(settings.profile)  # a wrong name is told at once
+    from steersman.env.emulator.fleet import Member
+    from steersman.env.emulator.server import serve
 
     def ready(url: str) -> None:
         model = settings.model or profile.model.name
@@ -111,10 +111,10 @@ def _run_scenario(name: str, common: EmulatorSettings, host: str, base_port: int
     from steersman.env.scenario import load_scenario
     from steersman.traces.errors import BackendError
 
+    fleet = Fleet(load_scenario(name), common, host=host, base_port=base_port)
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: stopped.append(got))
-    fleet = Fleet(load_scenario(name), common, host=host, base_port=base_port)
 
     def died(member: Member, status: int) -> None:
         notes.print(f"replica {member.id} at {member.url} ended with status {status}", highlight=False)
