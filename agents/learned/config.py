@@ -51,23 +51,23 @@ class PracticeSettings(Settings):
     profiles: tuple[str, ...] = Field(
         (), description="hardware profiles to mix; empty: those of the scenario and its model's others"
     )
-    load: Bounds = Field((0.5, 1.5), description="arrival rate over saturation, drawn uniformly")
+    load: Bounds = Field((0.4, 1.5), description="arrival rate over saturation, drawn uniformly")
     scrape_interval_s: Bounds = Field(
         (0.1, 2.0), description="age of the engines' metrics, drawn log-uniformly"
     )
-    episode_requests: int = Field(1500, ge=20, description="decisions in one episode of a cluster")
+    episode_requests: int = Field(800, ge=20, description="decisions in one episode of a cluster")
     scenario_share: float = Field(
-        0.4, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
+        0.5, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
     )
 
 
 class PPOSettings(Settings):
     """Proximal policy optimisation (Schulman et al. 2017) through stable-baselines3."""
 
-    environments: int = Field(64, ge=2, le=4096, description="clusters that run in lockstep")
-    steps: int = Field(128, ge=8, description="decisions per cluster between two updates")
-    epochs: int = Field(3, ge=1, description="passes over each batch of experience")
-    minibatch: int = Field(2048, ge=16, description="decisions per gradient step")
+    environments: int = Field(32, ge=2, le=4096, description="clusters that run in lockstep")
+    steps: int = Field(64, ge=8, description="decisions per cluster between two updates")
+    epochs: int = Field(2, ge=1, description="passes over each batch of experience")
+    minibatch: int = Field(1024, ge=16, description="decisions per gradient step")
     learning_rate: float = Field(
         1e-3, gt=0, description="Adam's step, falling to a tenth of it at the end"
     )
@@ -80,23 +80,60 @@ class PPOSettings(Settings):
     value_weight: float = Field(0.5, ge=0, description="weight of the value loss")
     target_kl: float = Field(0.03, gt=0, description="an update stops early beyond this divergence")
     critic_warmup: int = Field(
-        2, ge=0, description="updates at the start that fit the value alone and leave the policy be"
+        3, ge=0, description="updates at the start that fit the value alone and leave the policy be"
     )
-    max_decisions: int = Field(20_000_000, ge=1, description="stop after this many decisions")
+    check_updates: int = Field(10, ge=1, description="updates between two checks")
 
 
-class PolicyTrainSettings(Settings):
+class CounterfactualSettings(Settings):
+    """All-action improvement on what every choice would have cost (`counterfactual.py`)."""
+
+    clusters: int = Field(32, ge=1, le=1024, description="clusters practised on in a round")
+    stride: int = Field(10, ge=1, description="every how many decisions one is asked about")
+    horizon_s: float = Field(
+        10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
+    )
+    random_shares: tuple[float, ...] = Field(
+        (0.02, 0.1, 0.3), min_length=1, description="shares of random actions, one drawn per cluster"
+    )
+    epochs: int = Field(5, ge=1, description="passes over all states known after each round")
+    last_epochs: int = Field(15, ge=1, description="passes over all states at the end")
+    minibatch: int = Field(512, ge=16, description="states per gradient step")
+    learning_rate: float = Field(3e-3, gt=0, description="Adam's step at the start of each round")
+    head_share: float = Field(
+        0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
+    )
+    most_regret: float = Field(
+        5.0, gt=0, description="cap on how much worse than the best a choice counts, in units of J"
+    )
+
+
+class CheckSettings(Settings):
+    """Comparisons with marginal cost on the way, on the tuning part of the trace (`check.py`)."""
+
+    loads: tuple[float, ...] = Field(
+        (0.7, 0.95), min_length=1, description="arrival rates over saturation"
+    )
+    seeds: int = Field(4, ge=1, description="runs per load")
+    requests: int = Field(800, ge=20, description="arrivals per run")
+
+
+class PolicySettings(Settings):
     """Training of the routing policy."""
 
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="its shape")
     practice: PracticeSettings = Field(
         default_factory=PracticeSettings, description="the clusters it practises on"
     )
-    ppo: PPOSettings = Field(default_factory=PPOSettings, description="the learner")
-    budget_s: float = Field(600.0, gt=0, description="wall time for the policy, checks included")
-    checks: int = Field(
-        4, ge=1, description="comparisons with marginal cost on held-out seeds on the way"
+    counterfactual: CounterfactualSettings = Field(
+        default_factory=CounterfactualSettings, description="the first learner"
     )
+    ppo: PPOSettings = Field(default_factory=PPOSettings, description="the second learner")
+    ppo_share: float = Field(
+        0.25, ge=0, le=1, description="share of the budget for PPO; 1: PPO alone, 0: none"
+    )
+    check: CheckSettings = Field(default_factory=CheckSettings, description="picks the checkpoint")
+    budget_s: float = Field(600.0, gt=0, description="wall time for the policy, checks included")
     exploration: float = Field(
         0.01, ge=0, lt=1, description="share of served decisions drawn evenly from the candidates"
     )

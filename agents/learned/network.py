@@ -11,6 +11,7 @@ their constants in buffers, so the served form needs nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,12 +23,16 @@ from steersman.predictors.features import (
     REPLICA_FEATURES,
     REPLICA_INDEX,
     REQUEST_FEATURES,
+    REQUEST_INDEX,
 )
 
 MASKED = -1e9
 """Score of a replica that may not be chosen: its probability underflows to exactly 0."""
 
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
+IGNORED = ("hour_sin", "hour_cos")
+"""Request features that only the length model should read: a policy trained on part of a day would make
+something of the hour, and meet other hours when it serves."""
 _CLIP = 6.0
 """Compressed inputs are clipped to this many standard deviations: far outside, the guard decides."""
 
@@ -66,8 +71,8 @@ class Compress(nn.Module):
         return torch.clamp((compressed - self.mean) / self.std, -_CLIP, _CLIP)
 
     @torch.no_grad()
-    def fit(self, rows: Tensor) -> None:
-        """Set the constants from (k, features) training rows."""
+    def fit(self, rows: Tensor, ignored: Sequence[int] = ()) -> None:
+        """Set the constants from (k, features) training rows; the ignored features come out as 0."""
         for i in range(rows.shape[-1]):
             magnitude = rows[:, i].abs()
             magnitude = magnitude[magnitude > 0]
@@ -78,6 +83,7 @@ class Compress(nn.Module):
         # A feature that never varied keeps its scale: its normalised value stays near zero.
         std = compressed.std(dim=0, unbiased=False)
         self.std.copy_(torch.where(std > 1e-3, std, torch.ones_like(std)))
+        self.std[list(ignored)] = 1e12
 
 
 class RoutingNetwork(nn.Module):
@@ -132,10 +138,26 @@ class RoutingNetwork(nn.Module):
         logits = residual - self.sharpness * embedding.gap.unsqueeze(-1)
         return torch.where(mask.unsqueeze(-1), logits, MASKED).transpose(1, 2)
 
+    @torch.no_grad()
+    def fit_compression(self, replicas: Tensor, request: Tensor, pool: Tensor, mask: Tensor) -> None:
+        """Set the constants of compression from training observations, (k, ...) each."""
+        self.compress_replicas.fit(replicas[mask])
+        ignored = [REQUEST_INDEX[name] for name in IGNORED]
+        self.compress_context.fit(torch.cat([request, pool], dim=-1), ignored)
+
+    def value_parameters(self) -> list[nn.Parameter]:
+        """What only the value uses."""
+        return [*self.value_hidden.parameters(), *self.value_out.parameters()]
+
     def state_value(self, embedding: Embedding, context: Tensor) -> Tensor:
-        """(b,): expected discounted return from here, used in training only."""
+        """(b,): expected discounted return from here, used in training only.
+
+        It reads the trunk and does not move it: learning what a state is worth must not undo what a
+        good initial policy knows.
+        """
         hidden = torch.relu(self.from_context(self.compress_context(context)))
-        hidden = torch.relu(self.value_hidden(torch.cat([embedding.pooled, hidden], dim=-1)))
+        known = torch.cat([embedding.pooled, hidden], dim=-1).detach()
+        hidden = torch.relu(self.value_hidden(known))
         value: Tensor = self.value_out(hidden).squeeze(-1)
         return value
 

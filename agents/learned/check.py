@@ -1,0 +1,93 @@
+"""Comparisons on the way: is the policy better than marginal cost yet?
+
+A quick, paired look on the tuning part of the trace, with seeds of its own: it picks the checkpoint
+and draws the curve. What is claimed in the end comes from `agents/evaluate`, on other arrivals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.agents.learned.config import CheckSettings
+from steersman.agents.learned.export import head_logits
+from steersman.agents.learned.network import RoutingNetwork
+from steersman.env.cluster import Cluster
+from steersman.env.scenario import make_trace
+from steersman.env.vector import ClusterBatch
+from steersman.predictors.bulk import output_quantiles
+from steersman.predictors.features import REPLICA_INDEX
+from steersman.predictors.length import LengthPredictor
+from steersman.traces.schema import Observation, Scenario
+from steersman.traces.trace import Trace
+
+_MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
+CHECK_SEED = 77_000
+"""First seed of the checks' arrivals; evaluations use small ones."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Ratio of mean costs, policy over marginal cost: exp of the mean log ratio over the runs."""
+
+    ratio: float
+    by_run: tuple[float, ...]
+
+
+class Checker:
+    """Runs the same arrivals under marginal cost once, and under the policy whenever asked.
+
+    Args:
+        source: the tuning part of the trace.
+        settings: loads, seeds and requests.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        source: Trace,
+        length: LengthPredictor,
+        settings: CheckSettings,
+    ) -> None:
+        assert scenario.saturation_rps is not None
+        self._clusters: list[Cluster] = []
+        for load in settings.loads:
+            duration_s = settings.requests / (load * scenario.saturation_rps)
+            for seed in range(CHECK_SEED, CHECK_SEED + settings.seeds):
+                trace = make_trace(scenario, seed, duration_s=duration_s, load=load, source=source)
+                self._clusters.append(
+                    Cluster(
+                        scenario.replicas,
+                        trace,
+                        output_quantiles=output_quantiles(trace, length),
+                        staleness=scenario.staleness,
+                        prefix_cache=scenario.prefix_cache,
+                        seed=seed,
+                    )
+                )
+        self._baseline = self._play(None)
+
+    def check(self, network: RoutingNetwork) -> Check:
+        """Compare the network, acting greedily, with marginal cost."""
+        ratios = np.log(self._play(network) / self._baseline)
+        return Check(float(np.exp(ratios.mean())), tuple(np.exp(ratios).tolist()))
+
+    def _play(self, network: RoutingNetwork | None) -> NDArray[np.float64]:
+        """Total cost of each run, with all work drained."""
+        batch = ClusterBatch([cluster.clone() for cluster in self._clusters])
+        while (batch.next_requests() >= 0).any():
+            seen = batch.observe()
+            batch.dispatch(_choices(network, seen), seen)
+        for i in range(len(batch)):
+            batch.finish(i)
+        return batch.cost_accrued
+
+
+def _choices(network: RoutingNetwork | None, seen: Observation) -> NDArray[np.int64]:
+    if network is None:
+        scores = -np.where(seen.mask, seen.replicas[..., _MARGINAL_COST], np.inf)
+    else:
+        scores = head_logits(network, seen).mean(axis=1)
+    return np.asarray(scores.argmax(axis=-1), dtype=np.int64)

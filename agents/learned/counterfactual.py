@@ -1,0 +1,171 @@
+"""Learning from what every choice would have cost: all-action policy improvement.
+
+A return says how well an episode went, and little about one of its thousand choices. The cluster model
+can be asked directly: at a state, what would each replica have added to the cost, with everything else
+as it was (`env/counterfactual.py`)? With the advantage of *every* action at hand, the policy gradient
+needs no sampled actions and no critic: the loss is the expected added cost under the policy,
+
+    L(θ) = mean over states of  w Σ_a π_θ(a | s) (c(s, a) - min_a' c(s, a'))
+
+in rounds: practise with the policy as it is (some actions drawn at random, so that recovering from a
+bad state is learned too), ask, add the answers to what is known, and improve on all of it. `w` makes
+up for the cost that any choice has on a busy cluster, since policies are compared by ratios.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from steersman.agents.learned.config import CounterfactualSettings
+from steersman.agents.learned.export import head_logits
+from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.learned.practice import Practice
+from steersman.env.cluster import Cluster
+from steersman.env.counterfactual import added_costs
+from steersman.env.memory import Memory
+from steersman.env.vector import ClusterBatch
+from steersman.traces.schema import Observation
+
+SLOTS = 1024
+"""Room for requests in flight, in practice and in the futures that are played."""
+LEAST_COST = 0.1
+"""Keeps the weight of states where hardly anything costs anything finite."""
+
+
+@dataclass
+class States:
+    """Observations padded to the same number of replicas, and the added cost of every action."""
+
+    replicas: Tensor
+    """(k, n, len(REPLICA_FEATURES))"""
+    request: Tensor
+    pool: Tensor
+    mask: Tensor
+    """(k, n)"""
+    regret: Tensor
+    """(k, n): added cost of each action over the cheapest's; 0 where masked."""
+    weight: Tensor
+    """(k,)"""
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    @classmethod
+    def join(cls, parts: list[States]) -> States:
+        """All states of several collections."""
+        names = ("replicas", "request", "pool", "mask", "regret", "weight")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+def collect(
+    practice: Practice,
+    network: RoutingNetwork,
+    settings: CounterfactualSettings,
+    rng: np.random.Generator,
+) -> States:
+    """Practise on new clusters with the policy as it is, and ask about a share of the states."""
+    clusters = [practice.draw(rng) for _ in range(settings.clusters)]
+    for cluster in clusters:
+        cluster.memory.grow(SLOTS)
+    starts = [cluster.memory.copy() for cluster in clusters]
+    walks = [_Walk(cluster, settings, rng) for cluster in clusters]
+    batch = ClusterBatch(clusters, most_replicas=practice.most_replicas)
+    while ((rows := batch.next_requests()) >= 0).any():
+        seen = batch.observe()
+        scores = head_logits(network, seen).mean(axis=1)
+        choices = scores.argmax(axis=-1)
+        for i in np.flatnonzero(rows >= 0).tolist():
+            choices[i] = walks[i].step(int(rows[i]), int(choices[i]), seen, i)
+        batch.dispatch(choices, seen)
+    parts = [walk.ask(start, settings) for walk, start in zip(walks, starts, strict=True)]
+    return States.join(parts)
+
+
+class _Walk:
+    """One cluster's way through an episode: what it chose, and which states to ask about."""
+
+    def __init__(
+        self, cluster: Cluster, settings: CounterfactualSettings, rng: np.random.Generator
+    ) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._stride = settings.stride
+        self._random_share = float(rng.choice(settings.random_shares))
+        self._count = int(rng.integers(settings.stride))
+        self._choices = np.full(len(cluster.trace), -1, dtype=np.int64)
+        self._rows: list[int] = []
+        self._seen: list[tuple[NDArray[Any], ...]] = []
+
+    def step(self, row: int, choice: int, seen: Observation, index: int) -> int:
+        """The replica to choose, now and then a random one; remembers the state if its turn has come."""
+        mask = seen.mask[index]
+        self._count += 1
+        if self._count % self._stride == 0:
+            self._rows.append(row)
+            self._seen.append((seen.replicas[index], seen.request[index], seen.pool[index], mask))
+        if self._rng.random() < self._random_share:
+            choice = int(self._rng.choice(np.flatnonzero(mask)))
+        self._choices[row] = choice
+        return choice
+
+    def ask(self, start: Memory, settings: CounterfactualSettings) -> States:
+        """Play the recorded futures."""
+        costs = added_costs(
+            start,
+            self._choices,
+            self._cluster.table.output_p50,
+            np.array(self._rows, dtype=np.int64),
+            horizon_s=settings.horizon_s,
+        )
+        replicas, request, pool, mask = (np.stack(part) for part in zip(*self._seen, strict=True))
+        # Where the replay ended early nothing is known; where a replica is down nothing is asked.
+        known = np.isfinite(costs).all(axis=1) & mask.any(axis=1)
+        costs = np.where(mask[:, : costs.shape[1]], costs, np.inf)[known]
+        cheapest = costs.min(axis=1, keepdims=True)
+        regret = np.zeros(mask[known].shape, dtype=np.float32)
+        regret[:, : costs.shape[1]] = np.minimum(costs - cheapest, settings.most_regret)
+        regret *= mask[known]
+        usual = max(float(cheapest.mean()), 0.0) if len(cheapest) else 0.0
+        weight = np.full(len(cheapest), 1.0 / (LEAST_COST + usual), dtype=np.float32)
+        kept = (replicas[known], request[known], pool[known], mask[known], regret, weight)
+        return States(*(torch.from_numpy(array) for array in kept))
+
+
+def improve(
+    network: RoutingNetwork,
+    states: States,
+    settings: CounterfactualSettings,
+    generator: torch.Generator,
+    *,
+    epochs: int,
+) -> float:
+    """Minimise the expected regret on all states; returns the mean over the last pass."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, eps=1e-5)
+    heads = network.head_out.shape[0]
+    # Each head learns from its own share of the states, so that they differ where little is known.
+    lesson = torch.rand(len(states), heads, generator=generator) < settings.head_share
+    steps = epochs * -(-len(states) // settings.minibatch)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
+    losses: list[float] = []
+    for _ in range(epochs):
+        losses.clear()
+        order = torch.randperm(len(states), generator=generator)
+        for rows in torch.split(order, settings.minibatch):
+            mask = states.mask[rows]
+            logits = network(states.replicas[rows], states.request[rows], states.pool[rows], mask)
+            chance = torch.softmax(logits, dim=-1)
+            expected = (chance * states.regret[rows].unsqueeze(1)).sum(dim=-1)
+            loss = (expected * lesson[rows] * states.weight[rows].unsqueeze(-1)).sum(dim=-1).mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item() / (heads * settings.head_share))
+    return float(np.mean(losses))

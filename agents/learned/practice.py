@@ -1,0 +1,111 @@
+"""The clusters a policy practises on: the scenario's own, and random ones of the same model.
+
+A policy that has only ever seen one pool at one load knows nothing when a replica fails or traffic
+doubles. So the number of replicas, their hardware, their slowdowns, the load and the age of the
+metrics are drawn anew for every episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from steersman.agents.fit.sampling import capacity_rps
+from steersman.agents.learned.config import PracticeSettings
+from steersman.env.cluster import Cluster
+from steersman.env.profiles import load_profile, profile_names, with_limits
+from steersman.predictors.bulk import output_quantiles
+from steersman.predictors.length import LengthPredictor
+from steersman.traces.bootstrap import block_bootstrap
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
+from steersman.traces.trace import Trace
+
+STRAGGLER_SHARE = 0.1
+"""Share of replicas of a random pool that are slower than their hardware."""
+MOST_SLOWDOWN = 2.0
+
+
+class Practice:
+    """Draws clusters, ready to run.
+
+    Args:
+        scenario: whose replicas, model, limits and prefix cache are practised.
+        source: the trace (its training part) that arrivals are drawn from.
+        length: predicts output lengths, as the router will.
+
+    Raises:
+        ConfigError: a profile of the settings serves another model, or the saturation is unknown.
+    """
+
+    def __init__(
+        self, scenario: Scenario, source: Trace, length: LengthPredictor, settings: PracticeSettings
+    ) -> None:
+        if scenario.saturation_rps is None:
+            raise ConfigError(
+                f"scenario '{scenario.name}': 'saturation_rps' is not set; measure it first"
+            )
+        self.scenario = scenario
+        self.settings = settings
+        self._source = source
+        self._length = length
+        self._profiles = _profiles(scenario, settings)
+        # The analytic capacity is right up to a factor: take the factor from what was measured.
+        self._correction = scenario.saturation_rps / capacity_rps(scenario.replicas, source)
+
+    @property
+    def most_replicas(self) -> int:
+        """Size of the largest cluster it draws."""
+        return max(self.settings.replicas[1], len(self.scenario.replicas))
+
+    def draw(self, rng: np.random.Generator, *, share: float = 1.0) -> Cluster:
+        """A new cluster with that share of `episode_requests` arrivals, nothing dispatched."""
+        s = self.settings
+        own = rng.random() < s.scenario_share
+        replicas = self.scenario.replicas if own else self._mix(rng)
+        rate_rps = rng.uniform(*s.load) * self._correction * capacity_rps(replicas, self._source)
+        duration_s = max(s.episode_requests * share, 20) / rate_rps
+        seed = int(rng.integers(2**31))
+        trace = block_bootstrap(self._source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
+        interval_s = float(np.exp(rng.uniform(*np.log(s.scrape_interval_s))))
+        return Cluster(
+            replicas,
+            trace,
+            output_quantiles=output_quantiles(trace, self._length),
+            staleness=replace(self.scenario.staleness, scrape_interval_s=interval_s),
+            prefix_cache=self.scenario.prefix_cache,
+            seed=seed,
+        )
+
+    def _mix(self, rng: np.random.Generator) -> tuple[ReplicaSpec, ...]:
+        """Half of the replicas as in the scenario, half of other hardware under the same limits."""
+        low, high = self.settings.replicas
+        count = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
+        specs = []
+        for i in range(count):
+            like = self.scenario.replicas[int(rng.integers(len(self.scenario.replicas)))].profile
+            profile = like
+            if self._profiles and rng.random() < 0.5:
+                profile = with_limits(
+                    self._profiles[int(rng.integers(len(self._profiles)))],
+                    max_num_seqs=like.max_num_seqs,
+                    max_batched_tokens=like.max_batched_tokens,
+                )
+            straggles = rng.random() < STRAGGLER_SHARE
+            slowdown = float(rng.uniform(1.0, MOST_SLOWDOWN)) if straggles else 1.0
+            specs.append(ReplicaSpec(f"{profile.gpu}-{i}", profile, slowdown))
+        return tuple(specs)
+
+
+def _profiles(scenario: Scenario, settings: PracticeSettings) -> list[HardwareProfile]:
+    model = scenario.replicas[0].profile.model.name
+    named = [load_profile(name) for name in settings.profiles or profile_names()]
+    fitting = [profile for profile in named if profile.model.name == model]
+    if settings.profiles and len(fitting) < len(named):
+        wrong = next(profile for profile in named if profile.model.name != model)
+        raise ConfigError(
+            f"practice.profiles: '{wrong.name}' serves {wrong.model.name}, "
+            f"the scenario '{scenario.name}' {model}; name profiles of that model"
+        )
+    return fitting

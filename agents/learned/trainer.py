@@ -1,0 +1,268 @@
+"""Training of the routing policy within a budget of time: practise, check, keep the best.
+
+Two learners take turns on one network. Counterfactual rounds (`counterfactual.py`) learn most per
+second and come first; PPO (`ppo.py`) goes on from there, against the real returns of its own choices.
+After every round the policy is compared with marginal cost on arrivals that training never sees, and
+the best of all checkpoints is kept: the untrained one, which is marginal cost, among them. So a
+training that did not help yields a policy that is no worse, and says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from steersman.agents.fit.fitted import Progress, silent
+from steersman.agents.learned.check import Checker
+from steersman.agents.learned.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from steersman.agents.learned.config import PolicySettings
+from steersman.agents.learned.counterfactual import States, collect, improve
+from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.learned.ppo import PPOLearner
+from steersman.agents.learned.practice import Practice
+from steersman.agents.learned.vec_env import RoutingVecEnv
+from steersman.agents.ranges import Ranges
+from steersman.predictors.length import LengthPredictor
+from steersman.traces.schema import Observation, Scenario
+from steersman.traces.trace import Trace
+
+Clock = Callable[[], float]
+Curves = dict[str, list[tuple[int, float]]]
+PARITY_STATES = 6
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """The best network found, and the evidence of the training itself."""
+
+    network: RoutingNetwork
+    ranges: Ranges
+    pool_range: tuple[NDArray[np.float32], NDArray[np.float32]]
+    parity: Observation
+    """A few observations of the training, with a batch dimension."""
+    check_ratio: float
+    """Cost over marginal cost's on the tuning arrivals; selected on these, so a little flattering."""
+    curves: Curves
+    states: int
+    """States asked about in counterfactual rounds."""
+    decisions: int
+    """Decisions of PPO."""
+    seconds: float
+
+
+@dataclass
+class _Progressed:
+    """Where the training stands."""
+
+    network: RoutingNetwork
+    best: RoutingNetwork
+    best_ratio: float = 1.0
+    spent_s: float = 0.0
+    rounds: int = 0
+    updates: int = 0
+    decisions: int = 0
+    curves: Curves = field(default_factory=dict)
+    known: list[States] = field(default_factory=list)
+
+    def note(self, name: str, step: int, value: float) -> None:
+        self.curves.setdefault(name, []).append((step, value))
+
+
+class PolicyTrainer:
+    """Trains one policy.
+
+    Args:
+        scenario: to train for, with its saturation measured.
+        source, tuning: the parts of its trace for practice and for checks.
+        length: predicts output lengths, as the router will.
+        settings: of everything; `budget_s` is the wall time.
+        seed: of everything random.
+        checkpoint: file that is written after every round; None for none.
+        resume: go on from that file, if it is there.
+        progress: told the share of the budget spent.
+        clock: seconds.
+
+    Raises:
+        ConfigError: see `Practice`.
+        ArtifactError: the checkpoint cannot be used.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        source: Trace,
+        tuning: Trace,
+        length: LengthPredictor,
+        settings: PolicySettings,
+        *,
+        seed: int,
+        checkpoint: Path | None = None,
+        resume: bool = False,
+        progress: Progress = silent,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._seed = seed
+        self._file = checkpoint
+        self._tell = progress
+        self._clock = clock
+        self._began_s = clock()
+        self._practice = Practice(scenario, source, length, settings.practice)
+        self._checker = Checker(scenario, tuning, length, settings.check)
+        torch.manual_seed(seed)
+        network = RoutingNetwork(settings.network)
+        self._at = _Progressed(network, copy.deepcopy(network))
+        if resume and checkpoint is not None and checkpoint.exists():
+            self._resume(load_checkpoint(checkpoint, settings, network))
+
+    def train(self) -> TrainedPolicy:
+        """Spend the budget; the best checkpoint."""
+        torch.set_num_threads(1)
+        budget_s = self._settings.budget_s
+        split_s = budget_s * (1.0 - self._settings.ppo_share)
+        self._ask(split_s)
+        if self._settings.ppo_share > 0 and self._spent_s() < budget_s:
+            self._ppo(budget_s)
+        states = States.join(self._at.known)
+        self._tell(1.0, "done")
+        return TrainedPolicy(
+            network=self._at.best.eval(),
+            ranges=Ranges.of(states.replicas[states.mask].numpy(), states.request.numpy()),
+            pool_range=(states.pool.numpy().min(axis=0), states.pool.numpy().max(axis=0)),
+            parity=_parity(states, self._seed),
+            check_ratio=self._at.best_ratio,
+            curves=self._at.curves,
+            states=len(states),
+            decisions=self._at.decisions,
+            seconds=self._spent_s(),
+        )
+
+    def _ask(self, until_s: float) -> None:
+        """Counterfactual rounds; at least one, from which compression and ranges are known."""
+        at, settings = self._at, self._settings.counterfactual
+        last_s = 0.0
+        while at.rounds == 0 or self._spent_s() + 1.5 * last_s < until_s:
+            before_s = self._spent_s()
+            rng = np.random.default_rng([self._seed, at.rounds])
+            self._say(f"round {at.rounds + 1}: practise")
+            at.known.append(collect(self._practice, at.network, settings, rng))
+            if at.rounds == 0:
+                first = at.known[0]
+                at.network.fit_compression(first.replicas, first.request, first.pool, first.mask)
+                at.best = copy.deepcopy(at.network)
+            at.rounds += 1
+            if until_s > 0.0:
+                self._improve(settings.epochs)
+            self._save()
+            last_s = self._spent_s() - before_s
+        if last_s > 0.0 and until_s > 0.0:
+            self._improve(settings.last_epochs)
+            self._save()
+
+    def _improve(self, epochs: int) -> None:
+        at, settings = self._at, self._settings.counterfactual
+        self._say(f"round {at.rounds}: learn")
+        generator = torch.Generator().manual_seed(self._seed + at.rounds)
+        states = States.join(at.known)
+        loss = improve(at.network, states, settings, generator, epochs=epochs)
+        at.note("counterfactual_loss", len(states), loss)
+        self._check()
+
+    def _ppo(self, until_s: float) -> None:
+        at, settings = self._at, self._settings.ppo
+        began_s = self._spent_s()
+        heads = self._settings.network.heads
+        environment = RoutingVecEnv(
+            self._practice, settings.environments, heads, self._seed + at.updates
+        )
+        learner = PPOLearner(
+            environment,
+            at.best,
+            self._settings.network,
+            settings,
+            seed=self._seed + at.updates,
+            left=lambda: max(1.0 - (self._spent_s() - began_s) / (until_s - began_s), 0.0),
+        )
+        before = at.decisions
+        while self._spent_s() < until_s:
+            self._say(f"ppo: {at.decisions} decisions")
+            for name, value in learner.update().items():
+                at.note(f"ppo_{name}", at.updates, value)
+            at.updates += 1
+            at.decisions = before + learner.decisions
+            at.network.load_state_dict(learner.network.state_dict())
+            if at.updates % settings.check_updates == 0:
+                self._check()
+                self._save()
+        self._check()
+        self._save()
+
+    def _check(self) -> None:
+        """Compare with marginal cost; keep the best."""
+        at = self._at
+        check = self._checker.check(at.network)
+        at.note("check_ratio", at.rounds + at.updates, check.ratio)
+        if check.ratio < at.best_ratio:
+            at.best_ratio = check.ratio
+            at.best.load_state_dict(at.network.state_dict())
+        self._say(f"{check.ratio:.3f} of marginal cost")
+
+    def _spent_s(self) -> float:
+        return self._at.spent_s + self._clock() - self._began_s
+
+    def _say(self, note: str) -> None:
+        self._tell(min(self._spent_s() / self._settings.budget_s, 0.99), note)
+
+    def _save(self) -> None:
+        at = self._at
+        if self._file is not None:
+            save_checkpoint(
+                self._file,
+                Checkpoint(
+                    network=at.network,
+                    best=at.best,
+                    numbers={
+                        "best_ratio": at.best_ratio,
+                        "spent_s": self._spent_s(),
+                        "rounds": at.rounds,
+                        "updates": at.updates,
+                        "decisions": at.decisions,
+                    },
+                    curves=at.curves,
+                    states=States.join(at.known),
+                ),
+                self._settings,
+            )
+
+    def _resume(self, saved: Checkpoint) -> None:
+        numbers = saved.numbers
+        self._at = _Progressed(
+            network=saved.network,
+            best=saved.best,
+            best_ratio=numbers["best_ratio"],
+            spent_s=numbers["spent_s"],
+            rounds=int(numbers["rounds"]),
+            updates=int(numbers["updates"]),
+            decisions=int(numbers["decisions"]),
+            curves=saved.curves,
+            known=[saved.states],
+        )
+
+
+def _parity(states: States, seed: int) -> Observation:
+    """A few states; in some of them replicas are masked that were not."""
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(len(states), min(PARITY_STATES, len(states)), replace=False)
+    mask = states.mask.numpy()[rows]
+    for row in mask[::2]:
+        row[rng.choice(np.flatnonzero(row), row.sum() // 2, replace=False)] = False
+    return Observation(
+        states.replicas.numpy()[rows], states.request.numpy()[rows], states.pool.numpy()[rows], mask
+    )
