@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from steersman.cli.replay import load_requests, objectives
@@ -46,9 +44,3 @@ def test_objectives_come_from_a_scenario_or_are_given() -> None:
     from_hardware = objectives(trace, "tiny", 2.0, 0.1)
     assert from_hardware.shape == (5, 2)
     assert set(from_hardware[:, 1]) == {0.05}
-
-
-def test_saved_tables(tmp_path: Path) -> None:
-    from steersman.serving.replay_result import check_output_path
-
-    assert check_output_path(tmp_path / "a.parquet") == tmp_path / "a.parquet"
