@@ -43,7 +43,7 @@ class LatencySamples:
     tpot_s: NDArray[np.float64]
     """0 for an answer of one token."""
     load: NDArray[np.float64]
-    """Of the run, over the analytic capacity of its mix."""
+    """Of the run, over the saturation of its mix."""
 
     def __len__(self) -> int:
         return len(self.ttft_s)
@@ -86,7 +86,7 @@ def sample_run(
     run: Run, scenario: Scenario, trace: Trace, decisions: int, length: LengthPredictor
 ) -> LatencySamples:
     """Play one run and collect what became of every decision."""
-    rate_rps = run.load * capacity_rps(run.replicas, trace)
+    rate_rps = run.load * saturation_rps(run.replicas, scenario, trace)
     arrivals = block_bootstrap(trace, rate_rps=rate_rps, duration_s=decisions / rate_rps, seed=run.seed)
     cluster = Cluster(
         run.replicas,
@@ -121,11 +121,20 @@ def join(parts: Sequence[LatencySamples]) -> LatencySamples:
     )
 
 
+def saturation_rps(replicas: Sequence[ReplicaSpec], scenario: Scenario, trace: Trace) -> float:
+    """Requests per second at which a mix saturates: its analytic capacity, times how far the scenario's
+    measured saturation, if there is one, is from the analytic capacity of its own replicas."""
+    analytic_rps = capacity_rps(replicas, trace)
+    if scenario.saturation_rps is None:
+        return analytic_rps
+    return analytic_rps * scenario.saturation_rps / capacity_rps(scenario.replicas, trace)
+
+
 def capacity_rps(replicas: Sequence[ReplicaSpec], trace: Trace) -> float:
     """Requests per second the replicas can serve, from their profiles and the trace's mean lengths.
 
-    A full batch decodes; each request adds its prefill and its share of the decode iterations. Real
-    saturation lies near it; it only sets the range of loads.
+    A full batch decodes; each request adds its prefill and its share of the decode iterations. Without
+    prefix reuse, measured saturation lies within a tenth of it.
     """
     prompt = float(np.mean(trace.input_tokens))
     output = max(float(np.mean(trace.output_tokens[trace.output_tokens >= 1])), 1.0)

@@ -165,8 +165,10 @@ def test_many_threads_load_and_run_at_once() -> None:
 def test_serving_needs_onnxruntime_alone() -> None:
     """The predictors of the router import no training library, however indirectly."""
     program = (
-        "import sys\n"
-        "import steersman.predictors.bundle, steersman.predictors.onnx_model\n"
+        "import importlib, pkgutil, sys\n"
+        "import steersman.predictors as package\n"
+        "for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
+        "    importlib.import_module(module.name)\n"
         "heavy = 'onnx torch numba lightgbm sklearn pandas mlflow scipy matplotlib gymnasium'.split()\n"
         "print(','.join(name for name in heavy if name in sys.modules))\n"
     )

@@ -44,7 +44,7 @@ def chat(*contents: Any, **fields: Any) -> dict[str, Any]:
 
 
 @given(st.dictionaries(KEYS, BODY_LIKE, max_size=6) | BODY_LIKE)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_body_raises(body: Any) -> None:
     features = text_features(body)
     assert features.size_bytes >= 0

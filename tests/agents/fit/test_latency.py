@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import lightgbm as lgb
@@ -10,7 +11,7 @@ import pytest
 
 from steersman.agents.fit.fitted import FittedModel
 from steersman.agents.fit.latency import TARGETS, fit_latency
-from steersman.agents.fit.sampling import capacity_rps, draw_runs, sample_run
+from steersman.agents.fit.sampling import capacity_rps, draw_runs, sample_run, saturation_rps
 from steersman.env.profiles import load_profile
 from steersman.env.scenario import load_scenario
 from steersman.predictors.latency import LATENCY_FEATURES, LATENCY_INDEX, LatencyModel, latency_rows
@@ -119,6 +120,18 @@ def test_capacity_grows_with_replicas_and_speed(trace: Trace) -> None:
     assert capacity_rps([fast, slow], trace) == pytest.approx(
         capacity_rps([fast], trace) + capacity_rps([slow], trace)
     )
+
+
+def test_a_measured_saturation_corrects_the_capacity_of_every_mix(
+    scenario: Scenario, trace: Trace
+) -> None:
+    analytic = capacity_rps(scenario.replicas, trace)
+    part = scenario.replicas[:2]
+    unmeasured = replace(scenario, saturation_rps=None)
+    assert saturation_rps(part, unmeasured, trace) == capacity_rps(part, trace)
+    measured = replace(scenario, saturation_rps=0.5 * analytic)
+    assert saturation_rps(scenario.replicas, measured, trace) == pytest.approx(0.5 * analytic)
+    assert saturation_rps(part, measured, trace) == pytest.approx(0.5 * capacity_rps(part, trace))
 
 
 def test_bulk_rows_are_the_rows_the_router_would_build(scenario: Scenario, trace: Trace) -> None:
