@@ -31,7 +31,7 @@ KEEP_ALIVE_S = 4.0
 """Idle connections are dropped before a server (uvicorn: 5 s) drops them under a request's feet."""
 
 Progress = Callable[[int, int], None]
-"""Called with (requests ended, of those not ended well) after each."""
+"""Called with (requests ended, of those not ended well) when sending begins, and after each."""
 
 
 class ReplaySettings(Settings):
@@ -112,7 +112,7 @@ async def find_model(client: aiohttp.ClientSession, settings: ReplaySettings) ->
         async with client.get("/v1/models") as response:
             body = await response.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        reason = str(error) or type(error).__name__
+        reason = str(getattr(error, "os_error", error)) or type(error).__name__
         raise BackendError(
             f"{place}: cannot be reached ({reason}); start the server or correct the URL"
         ) from None
@@ -162,6 +162,7 @@ class _Run:
 
     async def to_the_end(self) -> float:
         """Send everything; wall seconds it took."""
+        self._tell()
         self._start_s = time.monotonic()
         roots = np.flatnonzero(self._trace.parent < 0)
         first_s = float(self._trace.arrival_s[0]) if len(roots) else 0.0
@@ -180,11 +181,14 @@ class _Run:
             sent = await send(self._exchange, request)
         self.sent[row] = sent
         self._failed += sent.status is not Status.OK
-        if self._on_progress is not None:
-            self._on_progress(len(self.sent), self._failed)
+        self._tell()
         for child in self._children.get(row, ()):
             next_s = time.monotonic() + float(self._trace.think_time_s[child]) / self._speed
             tasks.create_task(self._later(child, next_s, tasks))
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(len(self.sent), self._failed)
 
     async def _later(self, row: int, due_s: float, tasks: asyncio.TaskGroup) -> None:
         await asyncio.sleep(max(due_s - time.monotonic(), 0.0))

@@ -55,7 +55,7 @@ def replay(
 
     Answers are streamed; sessions are closed-loop. The bearer token is read from OPENAI_API_KEY.
     """
-    from steersman.cli.common import print_json
+    from steersman.cli.common import notes, print_json
     from steersman.serving.replay import ReplaySettings
     from steersman.serving.replay_result import check_output_path
     from steersman.traces.settings import parse_settings
@@ -80,6 +80,8 @@ def replay(
         print_json(result.summary())
     else:
         show(result)
+        if out is not None:
+            notes.print(f"every request: {out}", highlight=False, soft_wrap=True)
 
 
 def load_requests(
@@ -127,13 +129,17 @@ def _run(trace: Trace, settings: ReplaySettings, slo: NDArray[Any]) -> ReplayRes
     from steersman.cli.common import progress
     from steersman.serving.replay import replay as replay_over_http
 
-    with progress() as bar:
-        task = bar.add_task(f"replay {trace.name}", total=len(trace), note="")
+    bar = progress()
+    task = bar.add_task(f"replay {trace.name}", total=len(trace), note="")
 
-        def on_progress(ended: int, failed: int) -> None:
-            bar.update(task, completed=ended, note=f"{failed} failed" if failed else "")
+    def on_progress(ended: int, failed: int) -> None:
+        bar.start()  # not before the endpoint has answered
+        bar.update(task, completed=ended, note=f"{failed} failed" if failed else "")
 
+    try:
         return uvloop.run(replay_over_http(trace, settings, slo=slo, on_progress=on_progress))
+    finally:
+        bar.stop()
 
 
 def show(result: ReplayResult) -> None:
@@ -143,7 +149,7 @@ def show(result: ReplayResult) -> None:
     from steersman.cli.common import console, notes
 
     summary = result.summary()
-    table = Table(title=f"{result.name}: {len(result)} requests to {result.model} at {result.url}")
+    table = Table(title=f"{result.name}: {len(result)} requests to {result.model}")
     for name in ("", "mean", "p50", "p90", "p99"):
         table.add_column(name, justify="right" if name else "left")
     for label, key, factor in (

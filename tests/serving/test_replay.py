@@ -214,11 +214,11 @@ async def test_objectives_are_judged_per_request() -> None:
     assert result.summary()["slo_attainment"] == pytest.approx(1 / 3)
 
 
-async def test_progress_is_told_after_every_request() -> None:
+async def test_progress_is_told_at_the_start_and_after_every_request() -> None:
     told: list[tuple[int, int]] = []
     async with scripted_server(refused(500)) as server:
         await replay(plain(3), settings(server.url), on_progress=lambda n, bad: told.append((n, bad)))
-    assert told == [(1, 1), (2, 2), (3, 3)]
+    assert told == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
 async def test_an_endpoint_that_is_not_there_is_one_clear_line() -> None:
