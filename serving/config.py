@@ -31,6 +31,12 @@ class BackendSettings(Settings):
     profile: str = Field(
         default="", description="Hardware profile: a bundled name or a YAML file; '' for the router's."
     )
+    max_num_seqs: int | None = Field(
+        default=None, ge=1, description="The engine's --max-num-seqs, if not the profile's."
+    )
+    max_batched_tokens: int | None = Field(
+        default=None, ge=1, description="The engine's --max-num-batched-tokens, if not the profile's."
+    )
     weight: float = Field(
         default=1.0, gt=0, le=100, description="Factor on its base weight in the weighted policies."
     )

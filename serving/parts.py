@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steersman.env.profiles import load_profile
+from steersman.env.profiles import load_profile, with_limits
 from steersman.predictors import ledger as L
 from steersman.predictors.history import TenantHistory
 from steersman.predictors.text import BLOCK_TOKENS
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
-from steersman.serving.config import RouterSettings
+from steersman.serving.config import BackendSettings, RouterSettings
 from steersman.serving.health import HealthCheck, HealthMonitor
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.metrics import RouterMetrics
@@ -29,6 +29,7 @@ from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
+from steersman.traces.schema import HardwareProfile
 
 logger = logging.getLogger("steersman.serving")
 
@@ -114,7 +115,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         ConfigError: see `create_app`.
     """
     metrics = RouterMetrics()
-    profiles = [load_profile(backend.profile or settings.profile) for backend in settings.backends]
+    profiles = [_profile(backend, settings) for backend in settings.backends]
     fleet = Fleet(settings.backends, profiles, settings.health, block_tokens=BLOCK_TOKENS)
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
@@ -149,6 +150,15 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         log=log,
         checks=checks,
         watches=watches,
+    )
+
+
+def _profile(backend: BackendSettings, settings: RouterSettings) -> HardwareProfile:
+    """A backend's profile, with the limits its engine was started with."""
+    return with_limits(
+        load_profile(backend.profile or settings.profile),
+        max_num_seqs=backend.max_num_seqs,
+        max_batched_tokens=backend.max_batched_tokens,
     )
 
 
