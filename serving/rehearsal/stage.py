@@ -1,4 +1,4 @@
-"""The stage of a rehearsal: emulated backends of a scenario, and a router in front of them per policy."""
+"""The stage of a rehearsal: emulated backends of a scenario, and a router per policy in front."""
 
 from __future__ import annotations
 
