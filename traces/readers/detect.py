@@ -66,6 +66,8 @@ def find_trace(path_or_name: str | Path) -> TraceFile:
         raise TraceError("is a directory without outcome log segments (outcomes-*.log)", path=str(path))
     if not path.exists():
         raise TraceError(f"{path_or_name}: no such file{_did_you_mean(str(path_or_name))}")
+    if not path.is_dir() and not path.is_file():
+        raise TraceError("is not a regular file; save the trace to a file first", path=str(path))
     if is_outcome_log(path):
         return TraceFile(path.stem, path, "outcome-log", partial(read_outcome_log, path))
     source = open_source(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from steersman.traces.readers.fields import Fields
 from steersman.traces.readers.order import Placed, Recent, reordered
-from steersman.traces.readers.source import Source
+from steersman.traces.readers.source import Row, Source
 from steersman.traces.schema import Request
 
 JSONL_COLUMNS = ("timestamp", "input_length", "output_length")
@@ -23,6 +23,10 @@ TICK_S = 3.0
 """The production recordings round times to ticks of three seconds."""
 SHARED_BLOCKS = 2
 """A prompt that shares fewer blocks with an earlier one only has the same system prompt."""
+
+
+Timed = tuple[float, int, Row]
+"""(time in milliseconds, place, row)."""
 
 
 class Turn(NamedTuple):
@@ -69,15 +73,17 @@ class SessionFinder:
 def read_mooncake(source: Source, model: str) -> Iterator[Placed]:
     """The JSON lines as Mooncake publishes them; sessions are inferred from the prefix blocks.
 
-    Requests of the same tick are spread uniformly over it, in their order, always in the same way.
+    Requests of the same tick are spread uniformly over it (up to the next time, where times are
+    finer), in their order, always in the same way.
     Think times count from the parent's arrival, since the recording has no end times.
     """
     fields = Fields(str(source.path))
     finder = SessionFinder()
     places = ((fields.at(place, row).seconds("timestamp"), place, row) for place, row in source.rows())
-    for time_ms, group in groupby(places, key=lambda item: item[0]):
-        tick = list(group)
-        for offset_s, (_, place, row) in zip(_spread(int(time_ms), len(tick)), tick, strict=True):
+    for tick, length_s in _ticks(places):
+        time_ms = tick[0][0]
+        offsets_s = _spread(int(time_ms), length_s, len(tick))
+        for offset_s, (_, place, row) in zip(offsets_s, tick, strict=True):
             at = fields.at(place, row)
             blocks = at.hashes("hash_ids")
             arrival_s = time_ms / 1000.0 + offset_s
@@ -136,9 +142,20 @@ def _request(
     )
 
 
-def _spread(time_ms: int, count: int) -> list[float]:
-    """Offsets within a tick for `count` requests, sorted; seeded by the tick itself."""
+def _ticks(rows: Iterable[Timed]) -> Iterator[tuple[list[Timed], float]]:
+    """Rows of equal time, and the seconds until the next time: a tick at most."""
+    before: list[Timed] = []
+    for time_ms, group in groupby(rows, key=lambda item: item[0]):
+        if before:
+            yield before, min(max((time_ms - before[0][0]) / 1000.0, 0.0), TICK_S)
+        before = list(group)
+    if before:
+        yield before, TICK_S
+
+
+def _spread(time_ms: int, length_s: float, count: int) -> list[float]:
+    """Offsets for `count` requests within `length_s`, sorted; seeded by the time itself."""
     if count == 1:
         return [0.0]
-    offsets: list[float] = np.sort(np.random.default_rng(time_ms).uniform(0.0, TICK_S, count)).tolist()
+    offsets: list[float] = np.sort(np.random.default_rng(time_ms).uniform(0.0, length_s, count)).tolist()
     return offsets

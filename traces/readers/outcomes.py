@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -41,15 +42,18 @@ def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
         if start_s is None:
             start_s = record.arrival_unix_s
         request = record.request(record.arrival_unix_s - start_s)
-        request = replace(request, model=request.model or model, parent_id=None)
+        # Clients choose ids, and may choose the same twice.
+        unique_id = (
+            request.request_id if record.request_id not in by_id else f"{record.request_id}@{place}"
+        )
+        request = replace(request, request_id=unique_id, model=request.model or model, parent_id=None)
         parent = by_id.get(record.parent_id) if record.parent_id is not None else None
         if parent is None and record.session_id is not None:
             parent = last_of.get(record.session_id)
         if parent is not None and parent.at_s <= record.arrival_unix_s:
             think_s = record.arrival_unix_s - parent.at_s
             request = replace(request, parent_id=parent.request_id, think_time_s=think_s)
-        e2e_s = record.e2e_s if record.e2e_s > 0 else 0.0
-        ended = _Ended(record.request_id, record.arrival_unix_s + e2e_s)
+        ended = _Ended(unique_id, record.arrival_unix_s + _duration_s(record))
         by_id[record.request_id] = ended
         if record.session_id is not None:
             last_of[record.session_id] = ended
@@ -60,8 +64,12 @@ def _by_arrival(path: Path) -> Iterator[tuple[int, OutcomeRecord]]:
     def watermarked() -> Iterator[tuple[float, float, tuple[int, OutcomeRecord]]]:
         for place, record in enumerate(read_outcomes(path), 1):
             if record.status is not Status.REJECTED:
-                e2e_s = record.e2e_s if record.e2e_s > 0 else 0.0
-                watermark_s = record.arrival_unix_s + e2e_s - LONGEST_S
+                watermark_s = record.arrival_unix_s + _duration_s(record) - LONGEST_S
                 yield watermark_s, record.arrival_unix_s, (place, record)
 
     return reordered(watermarked())
+
+
+def _duration_s(record: OutcomeRecord) -> float:
+    """Arrival to end; 0 where it did not end well."""
+    return record.e2e_s if 0.0 < record.e2e_s < math.inf else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,6 +150,11 @@ def test_bad_bytes(write: Callable[[Path], object], expected: str, tmp_path: Pat
 def test_missing_files_and_names() -> None:
     assert "did you mean the bundled trace 'azure-chat'?" in _error("azure-cht")
     assert "no such file; give a path, or the name of a bundled trace" in _error("/nowhere/trace.csv")
+
+
+def test_pipes_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a regular file; save the trace to a file first" in _error(tmp_path / "pipe")
 
 
 def test_unsorted_files_can_be_sorted(tmp_path: Path) -> None:

@@ -99,6 +99,20 @@ def test_mooncake_ticks_are_spread_but_not_left() -> None:
     )
 
 
+def test_fine_mooncake_times_stay_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "synthetic.jsonl"
+    times = [0, 0, 40, 40, 40, 80]
+    path.write_text(
+        "".join(
+            f'{{"timestamp": {t}, "input_length": 9, "output_length": 1, "hash_ids": [0]}}\n'
+            for t in times
+        )
+    )
+    arrivals = load_trace(path).arrival_s
+    assert (arrivals[:2] < 0.04).all()
+    assert ((arrivals[2:5] >= 0.04) & (arrivals[2:5] < 0.08)).all()
+
+
 def test_inferred_sessions_agree_with_the_published_inference() -> None:
     original = load_trace(DATA / "mooncake_conversation_excerpt.jsonl")
     table = load_trace(DATA / "mooncake_conversation_excerpt.parquet")

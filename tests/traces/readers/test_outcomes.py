@@ -46,6 +46,11 @@ def test_a_logged_session_replays_as_a_closed_loop(tmp_path: Path) -> None:
     assert load_trace(segments(log)[0]).request_ids == tuple(requests)
 
 
+def test_ids_chosen_twice_are_told_apart(tmp_path: Path) -> None:
+    log = _log(tmp_path, *(OutcomeRecord("same", START + i, 1, e2e_s=float("inf")) for i in range(3)))
+    assert load_trace(log).request_ids == ("same", "same@2", "same@3")
+
+
 def test_a_torn_log_is_read_up_to_the_tear(tmp_path: Path) -> None:
     log = _log(tmp_path, *(OutcomeRecord(f"r{i}", START + i, 1, e2e_s=1.0) for i in range(10)))
     segment = segments(log)[0]
