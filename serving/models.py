@@ -21,6 +21,7 @@ from steersman.agents.learned.served import POLICY_FEATURES, LearnedPolicy
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import Policy
 from steersman.predictors.bundle import MANIFEST, POLICY_FILE, load_bundle
+from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.predictors.onnx_model import OnnxModel
 from steersman.serving.config import BundleSettings, LearnedOptions, PolicySettings
@@ -40,11 +41,12 @@ class Loaded:
 
     version: str
     length: LengthModel | None
+    latency: LatencyModel | None
     policy: OnnxModel | None
 
 
 class ServedModels:
-    """Who decides: a policy for each pool, and the predictor of output lengths.
+    """Who decides: a policy for each pool, and the predictors of lengths and latencies.
 
     Raises:
         ConfigError: an unknown policy, or a wrong option of it.
@@ -65,6 +67,7 @@ class ServedModels:
         self._policies: dict[str, Policy] = {}
         self._loaded: Loaded | None = None
         self.length: LengthPredictor = FallbackLength()
+        self.latency: LatencyPredictor = AnalyticLatency()
         # A misspelt name is found at the start, not at the first request.
         self._make()
 
@@ -86,6 +89,7 @@ class ServedModels:
         """From the next decision on, these models serve."""
         previous, self._loaded = self._loaded, loaded
         self.length = loaded.length or FallbackLength()
+        self.latency = loaded.latency or AnalyticLatency()
         for policy in self._policies.values():
             if isinstance(policy, Guard):
                 policy.replace(self._learned())
@@ -114,7 +118,8 @@ def load_models(directory: Path) -> Loaded:
     policy = bundle.model(POLICY_FILE, kind=POLICY_KIND, features=POLICY_FEATURES)
     if policy is not None:
         LearnedPolicy(policy, np.random.default_rng(0))
-    return Loaded(bundle.version, LengthModel.from_bundle(bundle), policy)
+    length, latency = LengthModel.from_bundle(bundle), LatencyModel.from_bundle(bundle)
+    return Loaded(bundle.version, length, latency, policy)
 
 
 class BundleWatch:

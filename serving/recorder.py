@@ -7,6 +7,7 @@ import time
 
 from steersman.predictors.features import REQUEST_INDEX
 from steersman.predictors.history import TenantHistory
+from steersman.predictors.latency import LATENCY_OUTPUTS
 from steersman.predictors.tokens import TokenCounter
 from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
@@ -116,8 +117,7 @@ def record_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Ou
             "mask": route.observation.mask,
             "replica_id": route.replica.id,
             "served_by": route.replica.id,
-            "ttft_p50_s": route.ttft_s,
-            "tpot_p50_s": route.tpot_s,
+            **dict(zip(LATENCY_OUTPUTS, route.predicted.tolist(), strict=True)),
             "estimated_ttft_s": route.raw_ttft_s,
             "estimated_tpot_s": route.raw_tpot_s,
         }

@@ -23,6 +23,7 @@ from steersman.predictors.features import (
     slo_s,
 )
 from steersman.predictors.history import TenantHistory
+from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
@@ -34,8 +35,6 @@ Float32 = NDArray[np.float32]
 
 _RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
 _RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
-_TTFT = REPLICA_INDEX["ttft_s"]
-_TPOT = REPLICA_INDEX["tpot_s"]
 _UNCACHED = REPLICA_INDEX["uncached_tokens"]
 
 
@@ -45,6 +44,11 @@ class Deciders(Protocol):
     @property
     def length(self) -> LengthPredictor:
         """The output-length predictor."""
+        ...
+
+    @property
+    def latency(self) -> LatencyPredictor:
+        """The TTFT and TPOT predictor."""
         ...
 
     def policy(self, model: str) -> Policy:
@@ -78,6 +82,8 @@ class Route:
     observation: Observation
     snapshot: ClusterSnapshot
     match_tokens: NDArray[np.float64]
+    predicted: NDArray[np.float64]
+    """(4,): TTFT and TPOT there, in the order of `LATENCY_OUTPUTS`."""
     dispatched_s: float
 
     @property
@@ -97,13 +103,8 @@ class Route:
 
     @property
     def ttft_s(self) -> float:
-        """The corrected estimate."""
-        return float(self.observation.replicas[self.decision.choice, _TTFT])
-
-    @property
-    def tpot_s(self) -> float:
-        """The corrected estimate."""
-        return float(self.observation.replicas[self.decision.choice, _TPOT])
+        """When the first token is to be expected, from dispatch: the predicted median."""
+        return float(self.predicted[0])
 
 
 class Router:
@@ -158,7 +159,9 @@ class Router:
         if decision.choice == NO_CANDIDATE:
             return None
         replica = pool.replicas[decision.choice]
-        return Route(prepared, replica, decision, observation, snapshot, match_tokens, now_s)
+        chosen = observation.replicas[decision.choice][None]
+        predicted = self._deciders.latency.predict(chosen, prepared.features)[0]
+        return Route(prepared, replica, decision, observation, snapshot, match_tokens, predicted, now_s)
 
     def warm_up(self) -> None:
         """Do once what is slow only the first time, so that no request pays for it.
@@ -171,7 +174,8 @@ class Router:
             snapshot = self._fleet.snapshot(pool, self._clock())
             match_tokens = self._fleet.match_tokens(pool, ())
             now_s = np.array(self._clock())
-            observe(snapshot.state, prepared.features, match_tokens, now_s, prepared.excluded)
+            seen = observe(snapshot.state, prepared.features, match_tokens, now_s, prepared.excluded)
+            self._deciders.latency.predict(seen.replicas[:1], prepared.features)
 
     def _count(self, prepared: Prepared, decision: Decision, spent_s: float) -> None:
         self._metrics.decision_seconds.observe(prepared.spent_s + spent_s)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from steersman.predictors.bundle import POLICY_FILE
+from steersman.predictors.bundle import LATENCY_FILE, POLICY_FILE, write_bundle
+from steersman.predictors.latency import LEAST_S
 from steersman.serving.app import create_app
 from steersman.traces.errors import ConfigError
+from steersman.traces.outcome_log import read_outcomes
+from tests.predictors.test_latency import answering
 from tests.serving.backends import completion, whole
 from tests.serving.graphs import policy_bundle
 from tests.serving.harness import Routed, eventually, rig, settings_for
@@ -117,3 +121,19 @@ def test_a_misspelt_fallback_is_refused_at_the_start() -> None:
                 guard={"fallbacks": ["p2cc"]},
             )
         )
+
+
+async def test_what_is_logged_was_predicted_by_the_bundles_latency_model(tmp_path: Path) -> None:
+    bundle, log = tmp_path / "champion", tmp_path / "log"
+    columns = ["prefill_token_s", "input_tokens", "decode_base_s", "decode_base_s"]
+    files = {LATENCY_FILE: answering(columns)}
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    write_bundle(bundle, files, version="v1", code_version="0", created=at)
+    sections = {"bundle": {"directory": str(bundle)}, "outcome_log": {"directory": str(log)}}
+    async with rig(GOOD, **sections) as (router, _):
+        await router.post()
+        profile = router.parts.fleet.replicas[0].profile
+    (record,) = read_outcomes(log)
+    assert record.ttft_p50_s == pytest.approx(max(profile.prefill_token_s, LEAST_S), rel=1e-5)
+    assert record.ttft_p90_s == pytest.approx(record.request_features[0], rel=1e-5)
+    assert record.tpot_p50_s == pytest.approx(profile.decode_base_s, rel=1e-5)

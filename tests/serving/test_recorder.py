@@ -51,6 +51,8 @@ async def test_a_record_tells_everything_but_the_text(tmp_path: Path) -> None:
     assert (record.policy, record.propensity) == ("round-robin", 1.0)
     assert record.ttft_slo_s == pytest.approx(0.25)
     assert 1 <= record.output_p50 <= record.output_p90
+    assert 0 < record.ttft_p50_s <= record.ttft_p90_s
+    assert 0 < record.tpot_p50_s <= record.tpot_p90_s
     assert record.estimated_ttft_s > 0
     assert record.status is Status.OK
     assert (record.output_tokens, record.cached_tokens) == (6, 4)
