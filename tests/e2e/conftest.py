@@ -49,9 +49,11 @@ class Backends:
         self._processes[index] = None
 
     def close(self) -> None:
-        for process in self._processes:
-            if process is not None:
-                process.close()
+        running = [process for process in self._processes if process is not None]
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.close()
 
     def _launch(self, index: int) -> ServerProcess:
         process = self._processes[index]

@@ -6,15 +6,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes import ServerProcess, answers_ok, free_ports
 
-SCENARIO = """
+PAIR = """
 name: pair
 replicas:
   - {profile: a100-llama-3.1-8b, count: 1, max_num_seqs: 4}
   - {profile: l40s-llama-3.1-8b, count: 1, slowdown: 2.0}
+trace: azure-chat
+"""
+SOLO = """
+name: solo
+replicas:
+  - {profile: a100-llama-3.1-8b, count: 1}
 trace: azure-chat
 """
 
@@ -26,17 +30,12 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def scenario(tmp_path: Path) -> str:
-    path = tmp_path / "pair.yaml"
-    path.write_text(SCENARIO, encoding="utf-8")
-    return str(path)
-
-
-def start_pair(scenario: str) -> tuple[ServerProcess, list[str]]:
-    base = free_ports(2)[0]
-    urls = [f"http://127.0.0.1:{base + i}" for i in range(2)]
-    fleet = ServerProcess("emulate", "--scenario", scenario, "--base-port", str(base), "--json")
+def start(folder: Path, scenario: str, replicas: int) -> tuple[ServerProcess, list[str]]:
+    path = folder / "scenario.yaml"
+    path.write_text(scenario, encoding="utf-8")
+    base = free_ports(replicas)[0]
+    urls = [f"http://127.0.0.1:{base + i}" for i in range(replicas)]
+    fleet = ServerProcess("emulate", "--scenario", str(path), "--base-port", str(base), "--json")
     try:
         wait_until(lambda: "}\n" in fleet.log or fleet.returncode is not None, 120.0)
         assert fleet.returncode is None, fleet.log
@@ -46,8 +45,8 @@ def start_pair(scenario: str) -> tuple[ServerProcess, list[str]]:
     return fleet, urls
 
 
-def test_a_scenario_runs_all_its_replicas_and_stops_them(scenario: str) -> None:
-    fleet, urls = start_pair(scenario)
+def test_a_scenario_runs_all_its_replicas_and_stops_them(tmp_path: Path) -> None:
+    fleet, urls = start(tmp_path, PAIR, 2)
     try:
         told = json.loads(fleet.log)["replicas"]
         assert [replica["url"] for replica in told] == urls
@@ -61,8 +60,8 @@ def test_a_scenario_runs_all_its_replicas_and_stops_them(scenario: str) -> None:
         fleet.close()
 
 
-def test_replicas_do_not_outlive_a_killed_parent(scenario: str) -> None:
-    fleet, urls = start_pair(scenario)
+def test_replicas_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    fleet, urls = start(tmp_path, SOLO, 1)
     try:
         os.kill(fleet.pid, 9)  # the parent alone, not its group
         wait_until(lambda: not any(answers_ok(f"{url}/health") for url in urls))
