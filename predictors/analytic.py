@@ -5,8 +5,12 @@ dimensions: the router calls them for one decision, the vectorised environment f
 once, and both get the same numbers.
 
 The marginal cost of sending a request to a replica is what it changes in the cluster's cost J
-(EVALUATION: latency over SLO): its own TTFT and TPOT there, what it inflicts on requests already
-decoding there, and a congestion term for those still to come.
+(EVALUATION: latency over SLO, and 2 for a miss): its own TTFT and TPOT there and the chance that they
+miss, what it inflicts on the requests already there, and a congestion term for those still to come::
+
+    TTFT / TTFT_SLO + TPOT / TPOT_SLO + 2 P(miss)
+        + n (prefill stall + output * slower step) / (typical output * TPOT_SLO)
+        + arrivals per second * own prefill * (prefill queue + own prefill / 2) / TTFT_SLO
 """
 
 from __future__ import annotations
@@ -22,8 +26,13 @@ Array = NDArray[np.float64]
 
 INFLICTED_WEIGHT = 1.0
 """Weight of the delay inflicted on others in the marginal cost."""
-CONGESTION_WEIGHT = 0.5
+CONGESTION_WEIGHT = 1.0
 """Weight of the congestion term in the marginal cost."""
+MISS_COST = 2.0
+"""Cost of a missed service level in J."""
+TTFT_SPREAD = 0.3
+TPOT_SPREAD = 0.12
+"""Logistic scale of log(actual / predicted): how sure a prediction is."""
 
 
 class Load(NamedTuple):
@@ -50,8 +59,9 @@ class Estimate(NamedTuple):
     ttft_s: Array
     tpot_s: Array
     inflicted_s: Array
-    """Delay summed over the requests already decoding there."""
+    """Delay summed over the requests already there."""
     congestion_s: Array
+    """Delay of the first token summed over the requests still to come."""
     marginal_cost: Array
     """In units of J, without dimension."""
 
@@ -93,67 +103,118 @@ def estimate(
     prompt_tokens: Array,
     uncached_tokens: Array,
     output_p50: Array,
+    output_mean: Array,
     ttft_slo_s: Array,
     tpot_slo_s: Array,
 ) -> Estimate:
     """Cost of one request on every candidate.
 
+    A replica with n requests is taken to be in a steady state: whoever leaves is replaced by another of
+    the same kind. So every request there meets n / (mean output) prefills per token it produces, and
+    whatever this request adds to an iteration delays n others for its whole stay.
+
     Args:
         state: (..., n, STATE_WIDTH).
         load: `load_now(state)`.
-        prompt_tokens, output_p50, ttft_slo_s, tpot_slo_s: (..., 1).
+        prompt_tokens, output_p50, output_mean, ttft_slo_s, tpot_slo_s: (..., 1).
         uncached_tokens: (..., n).
     """
+    inflight = state[..., L.INFLIGHT]
+    safe = np.maximum(inflight, 1.0)
+    # The ledger sums medians; this request's mean over median says how much longer the mean is.
+    typical_output = np.where(
+        inflight > 0, state[..., L.OUTPUT_TOKENS] / safe * (output_mean / output_p50), output_mean
+    )
+    typical_output = np.maximum(typical_output, 1.0)
+    typical_prompt = np.where(inflight > 0, state[..., L.PROMPT_TOKENS] / safe, prompt_tokens)
+    queued_prompt = load.prefill_tokens / np.maximum(state[..., L.INFLIGHT_PREFILL], 1.0)
+
     decoding = np.maximum(load.running - state[..., L.INFLIGHT_PREFILL], 0.0)
     decode_s = _decode_iteration_s(state, decoding, load.context_tokens)
-    queue_s = prefill_s(state, load.prefill_tokens, decode_s)
-    own_prefill_s = prefill_s(state, uncached_tokens, decode_s)
-    admission_s = _admission_s(state, load, prompt_tokens, decode_s)
-    raw_ttft_s = 0.5 * decode_s * (decoding > 0) + queue_s + own_prefill_s + admission_s
+    queue_s = prefill_s(state, load.prefill_tokens, queued_prompt, decode_s)
+    own_prefill_s = prefill_s(state, uncached_tokens, 2.0 * prompt_tokens - uncached_tokens, decode_s)
+    # Prefills of whoever comes next stall what decodes.
+    stall_s = decoding * _prefill_stall_s(state, typical_prompt, typical_prompt) / typical_output
+    slower_s = state[..., L.DECODE_SEQ_S] + state[..., L.DECODE_CONTEXT_S] * (
+        prompt_tokens + 0.5 * output_mean
+    )
+    token_s = decode_s + stall_s
+    # While it waits for a slot or for memory, the prefills before it are done beside the decoding.
+    leaves_s = typical_output * token_s / np.maximum(load.running, 1.0)
+    admission_s = _requests_short(state, load, prompt_tokens) * leaves_s
+    wait_s = np.maximum(queue_s, admission_s)
+    raw_ttft_s = 0.5 * decode_s * (decoding > 0) + wait_s + own_prefill_s
 
-    mean_context = prompt_tokens + 0.5 * output_p50
-    with_it_s = decode_s + state[..., L.DECODE_SEQ_S] + state[..., L.DECODE_CONTEXT_S] * mean_context
-    # Others' prefills stall its decoding: they take their share of the engine's time.
-    stall = queue_s / np.maximum(queue_s + output_p50 * with_it_s, 1e-9)
-    raw_tpot_s = with_it_s * (1.0 + stall)
+    raw_tpot_s = token_s + slower_s
 
     ttft_s = raw_ttft_s * np.exp(state[..., L.LOG_BIAS_TTFT])
     tpot_s = raw_tpot_s * np.exp(state[..., L.LOG_BIAS_TPOT])
 
-    inflight_output = state[..., L.OUTPUT_TOKENS] / np.maximum(state[..., L.INFLIGHT], 1.0)
-    others_output = np.where(state[..., L.INFLIGHT] > 0, inflight_output, output_p50)
-    overlap = np.minimum(output_p50, 0.5 * others_output)
-    slower_s = with_it_s - decode_s
-    inflicted_s = decoding * (own_prefill_s + overlap * slower_s)
-    inflicted = inflicted_s / (np.maximum(others_output, 1.0) * tpot_slo_s)
-    # Whoever arrives while this prefill is queued waits behind it: the longer the queue, the likelier.
-    congestion_s = own_prefill_s * queue_s / ttft_slo_s + decoding * slower_s
+    own_stall_s = _prefill_stall_s(state, uncached_tokens, 2.0 * prompt_tokens - uncached_tokens)
+    inflicted_s = load.queue * (own_stall_s + output_mean * slower_s)
+    # Arrivals (by Little's law) while it waits or is prefilled wait for its prefill, or for its slot.
+    arrivals_per_s = load.queue / (typical_output * token_s)
+    taken_s = np.maximum(own_prefill_s, np.where(admission_s > queue_s, leaves_s, 0.0))
+    congestion_s = arrivals_per_s * taken_s * (wait_s + 0.5 * taken_s)
+    met = _chance_met(ttft_s / ttft_slo_s, TTFT_SPREAD) * _chance_met(tpot_s / tpot_slo_s, TPOT_SPREAD)
     marginal_cost = (
         ttft_s / ttft_slo_s
         + tpot_s / tpot_slo_s
-        + INFLICTED_WEIGHT * inflicted
+        + MISS_COST * (1.0 - met)
+        + INFLICTED_WEIGHT * inflicted_s / (typical_output * tpot_slo_s)
         + CONGESTION_WEIGHT * congestion_s / ttft_slo_s
     )
     return Estimate(raw_ttft_s, raw_tpot_s, ttft_s, tpot_s, inflicted_s, congestion_s, marginal_cost)
 
 
+def mean_output(output_p50: Array, output_p90: Array) -> Array:
+    """Mean of the log-normal distribution that has these two quantiles; at most three times p50.
+
+    Output lengths of chat and API traffic are close to log-normal. z(0.9) = 1.2816.
+    """
+    p50 = np.maximum(output_p50, 1.0)
+    sigma = np.log(np.maximum(output_p90 / p50, 1.0)) / 1.2816
+    return p50 * np.minimum(np.exp(0.5 * sigma**2), 3.0)
+
+
 def unloaded_ttft_s(state: Array, prompt_tokens: Array) -> Array:
     """TTFT of an uncached prompt on an idle replica, (..., n)."""
     idle_s = _decode_iteration_s(state, np.zeros(1), np.zeros(1))
-    return prefill_s(state, prompt_tokens, idle_s)
+    return prefill_s(state, prompt_tokens, prompt_tokens, idle_s)
 
 
-def prefill_s(state: Array, tokens: Array, decode_s: Array) -> Array:
-    """Time to prefill `tokens` in chunks, each iteration also paying for what decodes beside it."""
-    chunks = tokens / state[..., L.MAX_BATCHED_TOKENS]
-    chunks = np.where(tokens > 0, np.maximum(chunks, 1.0), 0.0)
-    base_s = state[..., L.DECODE_BASE_S]
+def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Array:
+    """Time to prefill `tokens` in chunks, each iteration also paying for what decodes beside it.
+
+    Args:
+        tokens: (..., n) new prompt tokens.
+        reach: (..., n) or (..., 1), tokens that each attends to, twice the mean: the quadratic term
+            is `tokens * reach`. For p new tokens after q cached ones that is p + 2 q.
+        decode_s: (..., n), an iteration without any prefill.
+    """
+    return _prefill_stall_s(state, tokens, reach) + _chunks(state, tokens) * decode_s
+
+
+def _prefill_stall_s(state: Array, tokens: Array, reach: Array) -> Array:
+    """By how much a prefill makes the iterations that carry it longer than decoding alone."""
+    chunks = _chunks(state, tokens)
     compute_s = (
         chunks * state[..., L.PREFILL_BASE_S]
         + tokens * state[..., L.PREFILL_TOKEN_S]
-        + tokens * np.minimum(tokens, 4096.0) * state[..., L.PREFILL_TOKEN2_S]
+        + tokens * reach * state[..., L.PREFILL_TOKEN2_S]
     )
-    return np.maximum(compute_s, chunks * base_s) + chunks * (decode_s - base_s)
+    return np.maximum(compute_s - chunks * state[..., L.DECODE_BASE_S], 0.0)
+
+
+def _chunks(state: Array, tokens: Array) -> Array:
+    """Iterations that a prefill takes; fractions, but at least one."""
+    chunks = tokens / state[..., L.MAX_BATCHED_TOKENS]
+    return np.where(tokens > 0, np.maximum(chunks, 1.0), 0.0)
+
+
+def _chance_met(over_slo: Array, spread: float) -> Array:
+    """Chance that a time stays within its objective, logistic in the log of the prediction over it."""
+    return 1.0 / (1.0 + np.maximum(over_slo, 1e-9) ** (1.0 / spread))
 
 
 def _decode_iteration_s(state: Array, sequences: Array, context_tokens: Array) -> Array:
@@ -165,14 +226,10 @@ def _decode_iteration_s(state: Array, sequences: Array, context_tokens: Array) -
     )
 
 
-def _admission_s(state: Array, load: Load, prompt_tokens: Array, decode_s: Array) -> Array:
-    """Wait for a batch slot and for KV memory, from the rate at which running requests end."""
-    inflight_output = state[..., L.OUTPUT_TOKENS] / np.maximum(state[..., L.INFLIGHT], 1.0)
-    mean_output = np.maximum(inflight_output, 1.0)
-    ends_per_s = load.running / (mean_output * decode_s)
+def _requests_short(state: Array, load: Load, prompt_tokens: Array) -> Array:
+    """How many requests must end before there is a batch slot and KV memory for one more."""
     slots_short = np.maximum(load.queue + 1.0 - state[..., L.MAX_NUM_SEQS], 0.0)
     capacity = state[..., L.KV_CAPACITY_TOKENS]
     tokens_short = np.maximum(load.kv_usage * capacity + prompt_tokens - capacity, 0.0)
     tokens_per_request = np.maximum(load.kv_usage * capacity / np.maximum(load.queue, 1.0), 1.0)
-    requests_short = np.maximum(slots_short, tokens_short / tokens_per_request)
-    return np.where(requests_short > 0, requests_short / np.maximum(ends_per_s, 1e-6), 0.0)
+    return np.maximum(slots_short, tokens_short / tokens_per_request)

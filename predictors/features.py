@@ -200,7 +200,8 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
     match = np.minimum(match_tokens, np.maximum(prompt - 1.0, 0.0))
     uncached = prompt - match
     load = analytic.load_now(state)
-    cost = analytic.estimate(state, load, prompt, uncached, output, ttft_slo, tpot_slo)
+    mean = analytic.mean_output(output, wide[..., REQUEST_INDEX["output_p90"], None])
+    cost = analytic.estimate(state, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
     age = np.clip(now_s[..., None] - state[..., L.SCRAPED_AT_S], 0.0, MAX_AGE_S)
     columns = (
         load.running,
