@@ -34,6 +34,7 @@ print(*sorted(set({heavy!r}) & set(sys.modules)))
         "steersman.serving.app",
         "steersman.serving.server",
         "steersman.serving.probe",
+        "steersman.serving.replay",
         "steersman.env.observation",
         "steersman.env.engine_metrics",
         "steersman.agents.learned.served",
