@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from steersman.traces.arrival_models import ArrivalModel, Daily, Gamma, OnOff, Poisson, Replay
 from steersman.traces.bootstrap import block_bootstrap, mix_hashes
+from steersman.traces.columns import COLUMN_DTYPES, Vocabulary, gather_blocks
 from steersman.traces.errors import ConfigError
-from steersman.traces.trace import COLUMN_DTYPES, Trace, Vocabulary, gather_blocks
+from steersman.traces.trace import Trace
 
 __all__ = [
     "ArrivalModel",

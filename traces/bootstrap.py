@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.traces.columns import COLUMN_DTYPES, gather_blocks
 from steersman.traces.errors import ConfigError
-from steersman.traces.trace import COLUMN_DTYPES, Trace, gather_blocks
+from steersman.traces.trace import Trace
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -11,37 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.traces.columns import COLUMN_DTYPES, QUESTION_TYPES, Columns, gather_blocks
 from steersman.traces.errors import TraceError
-from steersman.traces.schema import Priority, QuestionType, Request
+from steersman.traces.schema import Priority, Request
 from steersman.traces.statistics import summarise
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
-
-QUESTION_TYPES = tuple(QuestionType)
-"""What `Trace.question_type` counts in."""
-_QUESTION_CODES = {kind: code for code, kind in enumerate(QUESTION_TYPES)}
-
-COLUMN_DTYPES: dict[str, type[np.generic]] = {
-    "arrival_s": np.float64,
-    "input_tokens": np.int64,
-    "output_tokens": np.int64,
-    "max_tokens": np.int64,
-    "priority": np.int8,
-    "stream": np.bool_,
-    "tools": np.int16,
-    "has_code": np.bool_,
-    "question_type": np.int8,
-    "turns": np.int32,
-    "model": np.int32,
-    "tenant": np.int32,
-    "lora": np.int32,
-    "session": np.int64,
-    "parent": np.int64,
-    "think_time_s": np.float64,
-    "hour_of_day": np.float64,
-}
-"""The per-request columns, in the order of the dataclass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,33 +161,17 @@ class Trace:
 
     @staticmethod
     def from_requests(name: str, requests: Iterable[Request]) -> Trace:
-        """Collect requests into columns, sorted by arrival.
+        """Collect requests into columns, sorted by arrival; none of them is kept.
 
         A parent that is not among the requests is forgotten: its child becomes a root.
 
         Raises:
             TraceError: duplicate ids, a child before its parent, or two prefix block sizes.
         """
-        ordered = sorted(requests, key=lambda request: request.arrival_s)
-        row_of = {request.request_id: row for row, request in enumerate(ordered)}
-        words = Vocabulary(), Vocabulary(), Vocabulary(), Vocabulary()
-        records = [_record(request, row_of, *words) for request in ordered]
-        models, tenants, loras, sessions = words
-        columns = zip(*records, strict=True) if records else ((),) * len(COLUMN_DTYPES)
-        arrays: dict[str, Any] = {
-            column: np.array(values, dtype=dtype)
-            for (column, dtype), values in zip(COLUMN_DTYPES.items(), columns, strict=True)
-        }
-        return Trace(
-            name=name,
-            **arrays,
-            **_blocks(name, ordered),
-            request_ids=tuple(r.request_id for r in ordered),
-            models=models.words or ("",),
-            tenants=tenants.words or ("",),
-            loras=loras.words,
-            sessions=sessions.words,
-        )
+        collected = Columns()
+        for request in requests:
+            collected.add(request)
+        return Trace(**collected.finish(name))
 
     def select(self, rows: Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> Trace:
         """The given rows (indices or a mask), in trace order, each once.
@@ -296,73 +256,3 @@ class Trace:
     def summary(self) -> dict[str, Any]:
         """What `steersman trace inspect` shows; see `statistics.summarise`."""
         return summarise(self)
-
-
-class Vocabulary:
-    """Words numbered in order of first use."""
-
-    def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
-
-    def code(self, word: str) -> int:
-        """The word's number; a new word gets the next one."""
-        return self._codes.setdefault(word, len(self._codes))
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """All words, by number."""
-        return tuple(self._codes)
-
-
-def gather_blocks(offsets: Int64, hashes: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Offsets and hashes of `rows` (any order, repeats allowed), without a Python loop."""
-    counts = np.diff(offsets)[rows]
-    taken = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
-    within = np.arange(int(taken[-1])) - np.repeat(taken[:-1], counts)
-    return taken, hashes[np.repeat(offsets[:-1][rows], counts) + within]
-
-
-def _record(
-    r: Request,
-    row_of: Mapping[str, int],
-    models: Vocabulary,
-    tenants: Vocabulary,
-    loras: Vocabulary,
-    sessions: Vocabulary,
-) -> tuple[float, ...]:
-    """One request's values, in the order of COLUMN_DTYPES."""
-    return (
-        r.arrival_s,
-        r.input_tokens,
-        -1 if r.output_tokens is None else r.output_tokens,
-        r.max_tokens or 0,
-        r.priority,
-        r.stream,
-        r.tools,
-        r.has_code,
-        _QUESTION_CODES[r.question_type],
-        r.turns,
-        models.code(r.model),
-        tenants.code(r.tenant),
-        -1 if r.lora_adapter is None else loras.code(r.lora_adapter),
-        -1 if r.session_id is None else sessions.code(r.session_id),
-        -1 if r.parent_id is None else row_of.get(r.parent_id, -1),
-        r.think_time_s,
-        np.nan if r.hour_of_day is None else r.hour_of_day,
-    )
-
-
-def _blocks(name: str, requests: Sequence[Request]) -> dict[str, Any]:
-    """The fields that hold prefix blocks."""
-    sizes = {r.block_tokens for r in requests if r.block_hashes}
-    if len(sizes) > 1:
-        found = ", ".join(str(size) for size in sorted(sizes))
-        raise TraceError(
-            f"trace '{name}': has prefix blocks of {found} tokens; a trace has one block size"
-        )
-    counts = np.array([0, *(len(r.block_hashes) for r in requests)], dtype=np.int64)
-    return {
-        "block_offsets": np.cumsum(counts),
-        "block_hashes": np.array([h for r in requests for h in r.block_hashes], dtype=np.int64),
-        "block_tokens": sizes.pop() if sizes else 0,
-    }

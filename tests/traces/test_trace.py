@@ -150,6 +150,10 @@ def test_prefix_share_counts_leading_seen_blocks() -> None:
     assert trace.summary()["prefix_share"] == pytest.approx(5 * 16 / (5 * 48))
 
 
+def test_absurd_numbers_of_tools_do_not_wrap_around() -> None:
+    assert Trace.from_requests("t", [Request("a", 0.0, 1, tools=100_000)]).tools.tolist() == [32_767]
+
+
 def _simple(n: int) -> Trace:
     return Trace.from_requests(
         "t",
