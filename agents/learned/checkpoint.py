@@ -96,4 +96,4 @@ def load_checkpoint(path: Path, settings: PolicySettings, like: RoutingNetwork) 
 
 def _identity(settings: PolicySettings) -> str:
     """What must agree between two parts of one training."""
-    return settings.model_dump_json(exclude={"budget_s", "ppo_share", "check", "exploration"})
+    return settings.model_dump_json(exclude={"budget_s", "ppo_share", "check"})

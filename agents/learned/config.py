@@ -134,6 +134,3 @@ class PolicySettings(Settings):
     )
     check: CheckSettings = Field(default_factory=CheckSettings, description="picks the checkpoint")
     budget_s: float = Field(600.0, gt=0, description="wall time for the policy, checks included")
-    exploration: float = Field(
-        0.01, ge=0, lt=1, description="share of served decisions drawn evenly from the candidates"
-    )
