@@ -7,6 +7,7 @@ session are closed-loop: sent their think time after the turn before has ended.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +53,11 @@ class ReplaySettings(Settings):
         description="Set max_tokens to the recorded output and ignore_eos, so that a real vLLM answers "
         "with as many tokens. The router sees that limit, which makes lengths easy to predict. Emulated "
         "backends need none of this.",
+    )
+    salt: str = Field(
+        default="",
+        description="Prompts of two replays with the same salt are the same, so the second finds them "
+        "in the prefix caches; empty: new prompts every time.",
     )
     api_key: SecretStr | None = Field(default=None, description="Sent as a bearer token.")
 
@@ -147,7 +153,8 @@ class _Run:
         on_progress: Progress | None,
     ) -> None:
         self._trace = trace
-        self._exchange = Exchange(client, model, force_lengths=settings.force_lengths)
+        salt = settings.salt or secrets.token_hex(8)
+        self._exchange = Exchange(client, model, force_lengths=settings.force_lengths, salt=salt)
         self._speed = settings.speed
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._on_progress = on_progress

@@ -33,6 +33,8 @@ class Exchange:
     client: aiohttp.ClientSession
     model: str
     force_lengths: bool = False
+    salt: str = ""
+    """See `prompts.prompt_text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def request_body(exchange: Exchange, request: Request) -> dict[str, Any]:
     """The chat request: what the trace tells, and nothing that would give its output length away."""
     body: dict[str, Any] = {
         "model": exchange.model,
-        "messages": [{"role": "user", "content": prompt_text(request)}],
+        "messages": [{"role": "user", "content": prompt_text(request, exchange.salt)}],
         "stream": request.stream,
     }
     if request.stream:

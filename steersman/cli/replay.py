@@ -48,6 +48,9 @@ def replay(
             help="Real engines: max_tokens and ignore_eos, to get the trace's lengths.",
         ),
     ] = False,
+    salt: Annotated[
+        str, typer.Option(help="Same salt, same prompts, warm caches; default: new prompts every time.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Save every request: .parquet or .jsonl.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -67,6 +70,7 @@ def replay(
         "concurrency": concurrency,
         "timeout_s": timeout,
         "force_lengths": force_lengths,
+        "salt": salt,
         "api_key": os.environ.get(API_KEY_VARIABLE) or None,
     }
     settings = parse_settings(values, ReplaySettings, source="replay")

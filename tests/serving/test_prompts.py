@@ -50,5 +50,9 @@ def test_turns_of_a_session_extend_each_other() -> None:
     assert second.startswith(first)
 
 
-def test_it_is_the_same_every_time() -> None:
-    assert prompt_text(request(3)) == prompt_text(request(3))
+def test_it_is_the_same_for_the_same_salt_and_shares_nothing_with_another() -> None:
+    known = request(64, block_hashes=(1, 2), block_tokens=16)
+    assert prompt_text(known, "a") == prompt_text(known, "a")
+    other, some = prompt_text(known, "b"), prompt_text(known, "a")
+    assert other[:64] != some[:64]
+    assert other[-64:] != some[-64:]

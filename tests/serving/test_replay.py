@@ -85,6 +85,15 @@ async def test_names_that_are_no_header_values_stay_at_home() -> None:
     assert not {"x-request-id", "x-steersman-tenant"} & set(server.headers[0])
 
 
+async def test_every_replay_writes_new_prompts_unless_it_is_told_a_salt() -> None:
+    async with scripted_server(streamed(*ANSWER)) as server:
+        for salt in ("", "", "s", "s"):
+            await replay(plain(1), settings(server.url, salt=salt))
+    texts = [body["messages"][0]["content"] for body in server.bodies]
+    assert texts[0] != texts[1]
+    assert texts[2] == texts[3]
+
+
 async def test_forced_lengths_are_for_real_engines() -> None:
     async with scripted_server(streamed(*ANSWER)) as server:
         await replay(plain(1), settings(server.url, force_lengths=True))
