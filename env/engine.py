@@ -190,6 +190,9 @@ def recover(memory: int, replica: int) -> None:
 def drain(memory: int, drain_s: float) -> None:
     """Arrivals stop: play what is in flight, for so many seconds; what is left is unfinished."""
     cluster = common_in(memory)
+    if cluster.pending != NONE:
+        refused(memory, cluster.pending, NONE, UNFINISHED)
+        cluster.pending = NONE
     until_s = cluster.now_s + drain_s
     last_s = cluster.now_s
     for replica in range(replicas_in(memory).shape[0]):
@@ -200,9 +203,6 @@ def drain(memory: int, drain_s: float) -> None:
         if owner.running + owner.waiting > 0:
             last_s = until_s
     cluster.now_s = last_s
-    if cluster.pending != NONE:
-        refused(memory, cluster.pending, NONE, UNFINISHED)
-        cluster.pending = NONE
     for replica in range(replicas_in(memory).shape[0]):
         _abort_all(memory, replica, last_s, UNFINISHED)
         replicas_in(memory)[replica].iteration_end_s = np.inf

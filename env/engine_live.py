@@ -154,12 +154,15 @@ class LiveEngine:
         return handle
 
     def cancel(self, handle: int, now_s: float) -> None:
-        """Forget a request at once; the iteration it is in takes its time. Ended ones are ignored."""
+        """Forget a request at once; the iteration it is in takes its time. No more events come of it.
+
+        One that has ended is left alone.
+        """
         self._play(now_s)
+        self._events = [event for event in self._events if event.handle != handle]
         slot = self._slots.pop(handle, None)
         if slot is not None:
             engine.cancel(self._memory.address, slot)
-            self._events = [event for event in self._events if event.handle != handle]
 
     def advance(self, now_s: float) -> list[TokenEvent]:
         """Every token of the iterations that ended by `now_s`, in order of time."""

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steersman.env import jit
+from steersman.predictors import ledger
+
+COMPILED = jit.compiled(ledger)
+
+AMOUNT = st.floats(0.0, 1e5)
+TIME = st.just(0.0) | st.floats(1e-6, 100.0)
+EVENTS = st.one_of(
+    st.tuples(st.just("on_dispatch"), st.tuples(AMOUNT, AMOUNT, AMOUNT)),
+    st.tuples(st.just("on_first_token"), st.tuples(AMOUNT, TIME, TIME)),
+    st.tuples(st.just("on_finish"), st.tuples(AMOUNT, AMOUNT, AMOUNT, TIME, TIME, TIME)),
+    st.tuples(st.just("on_abort"), st.tuples(AMOUNT, AMOUNT, AMOUNT, AMOUNT, st.booleans())),
+    st.tuples(st.just("on_scrape"), st.tuples(TIME, AMOUNT, AMOUNT, TIME)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=30))
+def test_the_compiled_ledger_is_the_plain_one(events: list[tuple[str, tuple[Any, ...]]]) -> None:
+    plain = np.zeros(ledger.STATE_WIDTH)
+    compiled = plain.copy()
+    for name, arguments in events:
+        getattr(ledger, name)(plain, *arguments)
+        getattr(COMPILED, name)(compiled, *arguments)
+        assert np.array_equal(plain, compiled), name
+
+
+def test_compiling_leaves_the_module_alone() -> None:
+    assert type(ledger.on_dispatch).__name__ == "function"
+    assert type(COMPILED.on_dispatch).__name__ == "CPUDispatcher"
+    assert COMPILED.on_finish.py_func.__globals__["_leave"] is COMPILED._leave
+    assert ledger.on_finish.__globals__["_leave"] is ledger._leave
+
+
+def test_any_edit_of_a_compiled_module_changes_the_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(jit.__file__).parent
+    for path in folder.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
+    before = jit.source_hash()
+    (tmp_path / "observation.py").write_text("# not compiled\n")
+    assert jit.source_hash() == before
+    for name in ("kv", "scheduler", "layout", "engine", "lockstep"):
+        path = tmp_path / f"{name}.py"
+        path.write_text(path.read_text() + "\n# edited\n")
+        after = jit.source_hash()
+        assert after != before, name
+        before = after
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path) -> Path:
+    path = tmp_path / "occupied"
+    path.write_text("a file where the cache folder should be")
+    return path
+
+
+def test_without_a_writable_cache_it_compiles_in_memory(unwritable: Path) -> None:
+    code = (
+        "from steersman.env import jit\n"
+        "assert jit._CACHE is None\n"
+        "@jit.njit\n"
+        "def double(x): return 2 * x\n"
+        "assert double(21) == 42\n"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(unwritable)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

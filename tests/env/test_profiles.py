@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from steersman.env.profiles import (
+    MEMORY_RESERVE,
+    check_profile,
+    load_model,
+    load_profile,
+    profile_names,
+    with_limits,
+)
+from steersman.traces.errors import ConfigError
+from steersman.traces.settings import CONFIG_ROOT
+from tests.env.worlds import small_profile
+
+GOOD = (CONFIG_ROOT / "hardware" / "a100-llama-3.1-8b.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_that_ships_is_sound(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == name
+    assert name.endswith(profile.model.name)
+    assert profile.source
+    kv_gib = profile.kv_capacity_tokens * profile.model.kv_bytes_per_token / 1024**3
+    usable_gib = profile.gpu_memory_gib * (1 - MEMORY_RESERVE)
+    assert profile.model.weights_gib + kv_gib <= usable_gib
+    # Seconds, not milliseconds: a lone decode step is 3 to 40 ms, a 1 000-token prefill 10 to 300 ms.
+    assert 0.003 <= profile.decode_base_s + profile.host_overhead_s <= 0.04
+    prefill_s = profile.prefill_base_s + 1000 * profile.prefill_token_s
+    assert 0.01 <= prefill_s <= 0.3
+
+
+def test_newer_gpus_are_faster() -> None:
+    a100, h100, h200, l40s = (
+        load_profile(f"{gpu}-llama-3.1-8b") for gpu in ("a100", "h100", "h200", "l40s")
+    )
+    assert h200.decode_base_s < h100.decode_base_s < a100.decode_base_s < l40s.decode_base_s
+    assert a100.hardware_factor == 0.7
+    assert h100.hardware_factor == 1.0
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
+    path = tmp_path / "big.yaml"
+    path.write_text(GOOD.replace("model: llama-3.1-8b", "model: llama-3.1-70b"))
+    with pytest.raises(
+        ConfigError, match=r"llama-3.1-70b does not fit: weights of 131\.5 GiB exceed 70\.8"
+    ):
+        load_profile(str(path))
+
+
+def test_a_kv_cache_that_does_not_fit_is_refused_with_what_would() -> None:
+    with pytest.raises(ConfigError, match="at most 45"):
+        check_profile(small_profile(kv_capacity_tokens=600_000), source="test")
+
+
+def test_a_kv_cache_of_less_than_a_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match="less than one block"):
+        check_profile(small_profile(kv_capacity_tokens=8), source="test")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("decode_base_s: 0.0115314", "decode_base_s: 11.5", "'decode_base_s' = 11.5"),
+        ("block_tokens: 16", "block_token: 16", "did you mean 'block_tokens'"),
+        ("tensor_parallel: 1", "tensor_parallel: 0", "'tensor_parallel' = 0"),
+        ("gpu: a100-80gb", "", "missing key 'gpu'"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        load_profile(str(path))
+
+
+def test_an_unknown_name_gets_the_closest_one() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'a100-llama-3\.1-8b'"):
+        load_profile("a100-lama-3.1-8b")
+    with pytest.raises(ConfigError, match="unknown model 'gpt'"):
+        load_model("gpt")
+
+
+def test_limits_can_be_overridden() -> None:
+    profile = with_limits(load_profile("a100-llama-3.1-8b"), max_num_seqs=7, max_batched_tokens=None)
+    assert profile.max_num_seqs == 7
+    assert profile.max_batched_tokens == 2048

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steersman.env.saturation import estimate_saturation, measure_saturation
+from steersman.env.scenario import load_scenario, load_source, make_trace, scenario_names, with_classes
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import Priority
+from steersman.traces.settings import CONFIG_ROOT
+from tests.env.worlds import request, trace_of
+
+GOOD = (CONFIG_ROOT / "clusters" / "tiny.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_that_ships_can_be_run(name: str) -> None:
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert scenario.saturation_rps is not None
+    assert len({spec.replica_id for spec in scenario.replicas}) == len(scenario.replicas)
+    trace = make_trace(scenario, 1, duration_s=60.0)
+    rate = scenario.load * scenario.saturation_rps
+    assert len(trace) == round(60.0 * rate)
+    uncached = replace(scenario, conversations=None)
+    estimate = estimate_saturation(scenario.replicas, load_source(uncached))
+    if scenario.conversations is None:
+        assert 0.8 * estimate < scenario.saturation_rps < 1.2 * estimate
+
+
+def test_the_demo_is_slow_enough_for_real_time() -> None:
+    saturation_rps = load_scenario("demo").saturation_rps
+    assert saturation_rps is not None
+    assert 10 <= saturation_rps <= 14
+
+
+def test_saturation_is_measured_as_stored() -> None:
+    scenario = load_scenario("tiny")
+    assert scenario.saturation_rps is not None
+    measured = measure_saturation(scenario)
+    assert measured == pytest.approx(scenario.saturation_rps, rel=0.1)
+    with pytest.raises(ValueError, match="at least"):
+        measure_saturation(scenario, requests=100)
+
+
+def test_the_same_seed_makes_the_same_trace_and_splits_differ() -> None:
+    scenario = load_scenario("tiny")
+    one, two = (make_trace(scenario, 3, duration_s=60.0, split="train") for _ in range(2))
+    assert one.fingerprint() == two.fingerprint()
+    held_out = make_trace(scenario, 3, duration_s=60.0, split="evaluation")
+    assert held_out.fingerprint() != one.fingerprint()
+    train, tune, evaluation = (load_source(scenario, s) for s in ("train", "tune", "evaluation"))
+    whole = load_source(scenario)
+    assert len(train) + len(tune) + len(evaluation) == len(whole)
+    assert not set(train.request_ids) & set(evaluation.request_ids)
+
+
+def test_a_quarter_of_a_trace_without_classes_is_batch() -> None:
+    trace = load_source(load_scenario("tiny"))
+    assert np.mean(trace.priority == Priority.BATCH) == pytest.approx(0.25, abs=0.02)
+    assert set(trace.priority.tolist()) == {Priority.INTERACTIVE, Priority.BATCH}
+
+
+def test_classes_that_a_trace_has_are_kept() -> None:
+    trace = trace_of(request(0, 0.0, 5, 5, priority=Priority.BACKGROUND), request(1, 1.0, 5, 5))
+    assert with_classes(trace) is trace
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("prefix_cache", "prefix_cash", "did you mean 'prefix_cache'"),
+        ("load: 0.8", "load: -1", "'load' = -1"),
+        ("jitter: 0.1", "jitter: 1.5", "'staleness.jitter' = 1.5"),
+        ("a100-llama-3.1-8b", "b200-llama-3.1-8b", "unknown hardware profile"),
+        ("l40s-llama-3.1-8b", "l40s-qwen2.5-7b", "a pool serves one model"),
+        ("count: 1", "count: 0", "'replicas.0.count' = 0"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        load_scenario(path)
+
+
+def test_unknown_scenarios_and_unknown_saturations_are_errors() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'homogeneous'"):
+        load_scenario("homogenous")
+    with pytest.raises(ConfigError, match="no such file"):
+        load_scenario("nowhere.yaml")
+    with pytest.raises(ConfigError, match="saturation_rps"):
+        make_trace(replace(load_scenario("tiny"), saturation_rps=None), 0)
