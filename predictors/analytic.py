@@ -11,6 +11,7 @@ miss, what it inflicts on the requests already there, and a congestion term for 
     TTFT / TTFT_SLO + TPOT / TPOT_SLO + 2 P(miss)
         + n (prefill stall + output * slower step) / (typical output * TPOT_SLO)
         + arrivals per second * own prefill * (prefill queue + own prefill / 2) / TTFT_SLO
+        + best match in the pool * cost of computing what is not cached here
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ Array = NDArray[np.float64]
 
 INFLICTED_WEIGHT = 1.0
 """Weight of the delay inflicted on others in the marginal cost."""
-CONGESTION_WEIGHT = 1.0
+CONGESTION_WEIGHT = 1.5
 """Weight of the congestion term in the marginal cost."""
+REUSE_WEIGHT = 2.0
+"""Weight of what a prefill evicts from the prefix cache. Both weights were tried on the tuning part of
+the traces: 2 and 1.5 beat 0 and 1 by 4 % where prefixes are shared, and the latter by 1 % elsewhere."""
 MISS_COST = 2.0
 """Cost of a missed service level in J."""
 TTFT_SPREAD = 0.3
@@ -156,6 +160,10 @@ def estimate(
     arrivals_per_s = load.queue / (typical_output * token_s)
     taken_s = np.maximum(own_prefill_s, np.where(admission_s > queue_s, leaves_s, 0.0))
     congestion_s = arrivals_per_s * taken_s * (wait_s + 0.5 * taken_s)
+    # What is computed anew takes the place of other prefixes in the cache, as likely to be asked for
+    # again as this prompt was to be found: somebody else will have to compute them.
+    shared = 1.0 - uncached_tokens.min(axis=-1, keepdims=True) / np.maximum(prompt_tokens, 1.0)
+    computed = own_prefill_s / ttft_slo_s + load.queue * own_stall_s / (typical_output * tpot_slo_s)
     met = _chance_met(ttft_s / ttft_slo_s, TTFT_SPREAD) * _chance_met(tpot_s / tpot_slo_s, TPOT_SPREAD)
     marginal_cost = (
         ttft_s / ttft_slo_s
@@ -163,6 +171,7 @@ def estimate(
         + MISS_COST * (1.0 - met)
         + INFLICTED_WEIGHT * inflicted_s / (typical_output * tpot_slo_s)
         + CONGESTION_WEIGHT * congestion_s / ttft_slo_s
+        + REUSE_WEIGHT * shared * computed
     )
     return Estimate(raw_ttft_s, raw_tpot_s, ttft_s, tpot_s, inflicted_s, congestion_s, marginal_cost)
 

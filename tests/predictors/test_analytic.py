@@ -138,6 +138,20 @@ def test_a_faster_replica_costs_less_and_so_does_a_cached_prompt() -> None:
     assert half.inflicted_s[0] < none.inflicted_s[0]
 
 
+def test_an_uncached_replica_costs_more_where_another_holds_the_prompt() -> None:
+    state = np.stack([row(decoding=8), row(decoding=8)])
+    one = np.ones(1)
+
+    def costs(cached: float) -> Float64:
+        uncached = np.array([1000.0, 1000.0 - cached])
+        load = analytic.load_now(state)
+        arguments = (one * 1000.0, uncached, one * 200.0, one * 200.0, one, one * 0.05)
+        return analytic.estimate(state, load, *arguments).marginal_cost
+
+    # The first replica has nothing of it either way; computing it there would evict something.
+    assert costs(900.0)[0] > costs(0.0)[0]
+
+
 def test_nobody_there_means_nobody_is_delayed() -> None:
     cost = estimate(row())
     assert (cost.inflicted_s[0], cost.congestion_s[0]) == (0.0, 0.0)
