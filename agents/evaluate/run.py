@@ -94,7 +94,7 @@ def evaluate(
     for scenario in scenarios:
         source = load_source(scenario, protocol.split)
         for load in protocol.loads:
-            courses = [_course(scenario, load, seed, protocol, source) for seed in protocol.seeds]
+            courses = [course(scenario, load, seed, protocol, source) for seed in protocol.seeds]
             places = [
                 _Place(name, factory, course) for course in courses for name, factory in policies.items()
             ]
@@ -109,7 +109,7 @@ def run_count(policies: int, scenarios: int, protocol: Protocol) -> int:
 
 
 @dataclass(frozen=True)
-class _Course:
+class Course:
     """What all policies have in common in one cell with one seed."""
 
     scenario: Scenario
@@ -121,23 +121,27 @@ class _Course:
     end_s: float
     """Of the measured window."""
 
+    def cluster(self) -> Cluster:
+        """A fresh cluster at the start of the course."""
+        return Cluster(
+            self.scenario.replicas,
+            self.trace,
+            output_quantiles=self.quantiles,
+            length_features=self.features,
+            staleness=self.scenario.staleness,
+            prefix_cache=self.scenario.prefix_cache,
+            seed=self.seed,
+        )
+
 
 class _Place:
     """One policy on one cluster."""
 
-    def __init__(self, name: str, factory: PolicyFactory, course: _Course) -> None:
+    def __init__(self, name: str, factory: PolicyFactory, course: Course) -> None:
         self._name = name
         self._course = course
         self.replicas = len(course.scenario.replicas)
-        self.cluster = Cluster(
-            course.scenario.replicas,
-            course.trace,
-            output_quantiles=course.quantiles,
-            length_features=course.features,
-            staleness=course.scenario.staleness,
-            prefix_cache=course.scenario.prefix_cache,
-            seed=course.seed,
-        )
+        self.cluster = course.cluster()
         self.policy = factory(course.seed, lambda: self.cluster.now_s)
 
     def finish(self, protocol: Protocol) -> Run:
@@ -155,7 +159,15 @@ class _Place:
         return Run(self._name, self._course.cell, self._course.seed, figures, fallbacks)
 
 
-def _course(scenario: Scenario, load: float, seed: int, protocol: Protocol, source: Trace) -> _Course:
+def course(scenario: Scenario, load: float, seed: int, protocol: Protocol, source: Trace) -> Course:
+    """Arrivals and predictions for one load and seed.
+
+    Args:
+        source: `load_source(scenario, protocol.split)`.
+
+    Raises:
+        ConfigError: the scenario has no `saturation_rps`.
+    """
     if scenario.saturation_rps is None:
         raise ConfigError(f"scenario '{scenario.name}': 'saturation_rps' is not set; measure it first")
     rate_rps = load * scenario.saturation_rps
@@ -164,7 +176,7 @@ def _course(scenario: Scenario, load: float, seed: int, protocol: Protocol, sour
     trace = make_trace(scenario, seed, duration_s=end_s, load=load, source=source)
     features = trace_length_features(trace)
     quantiles = protocol.length.predict(features)
-    return _Course(scenario, Cell(scenario.name, load), seed, trace, quantiles, features, end_s)
+    return Course(scenario, Cell(scenario.name, load), seed, trace, quantiles, features, end_s)
 
 
 def _play(places: Sequence[_Place], on_progress: Callable[[float], None]) -> None:

@@ -14,6 +14,7 @@ from steersman.cli.common import console
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from steersman.agents.evaluate.predictions import Quality
     from steersman.agents.evaluate.statistics import Ratio
     from steersman.agents.evaluate.table import Cell, EvaluationTable
 
@@ -69,6 +70,32 @@ def ratios(table: EvaluationTable, policy: str, baselines: list[str]) -> Table:
         shown.add_row(str(cell), f"{table.mean(policy, cell):.3f}", *row)
     shown.add_section()
     shown.add_row("all", "", *(interval(table.ratio(policy, baseline)) for baseline in baselines))
+    return shown
+
+
+def qualities(found: list[Quality]) -> Table:
+    """Predictors side by side."""
+    shown = Table(
+        title="Predictions on unseen arrivals",
+        caption="MdAPE: median of |p50 - actual| / actual. Coverage: share of actual values under p90.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for column in ("quantity", "where", "predictor"):
+        shown.add_column(column, no_wrap=True)
+    for column in ("MdAPE", "coverage p90", "pinball", "cases"):
+        shown.add_column(column, justify="right")
+    for quality in found:
+        digits = 1 if quality.quantity == "output" else 4
+        shown.add_row(
+            quality.quantity,
+            quality.where,
+            quality.predictor,
+            f"{quality.mdape:.1%}",
+            f"{quality.coverage_p90:.1%}",
+            f"{quality.pinball:.{digits}f}",
+            str(quality.cases),
+        )
     return shown
 
 

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from steersman.cli import main
+from tests.support.commands import mistake
+
+ROUTING = ("routing", "--scenario", "tiny", "--requests", "60", "--window-s", "0", "--warmup-s", "2")
+
+
+def run(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    monkeypatch.setattr(sys, "argv", ["steersman", "evaluate", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_routing_prints_ratios_per_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (*ROUTING, "--loads", "0.5,0.8", "--seeds", "2", "--baselines", "p2c,random")
+    out = run(arguments, monkeypatch, capsys)
+    assert "J of marginal-cost over each baseline" in out
+    for shown in ("tiny 50%", "tiny 80%", "all", "p2c", "random"):
+        assert shown in out
+
+
+def test_routing_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (*ROUTING, "--loads", "0.8", "--seeds", "2", "--policy", "p2c", "--json")
+    answer = json.loads(run((*arguments, "--baselines", "random,p2c"), monkeypatch, capsys))
+    assert answer["policy"] == "p2c"
+    assert [row["name"] for row in answer["ratios"]] == [
+        "J of p2c over random, all cells",
+        "J of p2c over random, tiny 80%",
+    ]
+    assert {row["policy"] for row in answer["runs"]} == {"p2c", "random"}
+
+
+def test_predictors_are_judged_beside_the_rules(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("predictors", "--scenario", "tiny", "--loads", "0.5", "--seeds", "1")
+    rows = json.loads(run((*arguments, "--requests", "80", "--json"), monkeypatch, capsys))
+    figures = {row["name"]: row["value"] for row in rows}
+    assert figures["MdAPE of ttft of analytic, tiny 50%"] < 0.3
+    assert figures["MdAPE of tpot of analytic, tiny 50%"] < 0.3
+    assert 0.5 < figures["coverage p90 of output of rolling, azure-chat"] <= 1.0
+    pinball = "pinball of output of {}, azure-chat"
+    assert figures[pinball.format("rolling")] < figures[pinball.format("constant")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("routing", "--scenario", "tiny,mixxed"), "did you mean 'mixed'?"),
+        (("routing", "--baselines", "round-robbin"), "did you mean 'round-robin'?"),
+        (("routing", "--loads", "0.8,high"), "--loads: 'high' is not a number"),
+        (("routing", "--policy", "learned"), "needs a model"),
+        (("predictors", "--bundle", "/no/such/bundle"), "/no/such/bundle"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert said in mistake(("evaluate", *arguments), monkeypatch, capsys)
