@@ -35,7 +35,7 @@ def row(profile: HardwareProfile = A100, *, decoding: int = 0, prefilling: int =
 def estimate(
     *rows: Float64,
     prompt: float = 1000.0,
-    cached: float = 0.0,
+    cached: float | Float64 = 0.0,
     output: float = 200.0,
     mean: float | None = None,
 ) -> analytic.Estimate:
@@ -45,7 +45,7 @@ def estimate(
         state,
         analytic.load_now(state),
         one * prompt,
-        np.full(len(rows), prompt - cached),
+        np.full(len(rows), prompt) - cached,
         one * output,
         one * (output if mean is None else mean),
         one * 1.0,
@@ -131,25 +131,22 @@ def test_marginal_cost_grows_with_the_load() -> None:
 def test_a_faster_replica_costs_less_and_so_does_a_cached_prompt() -> None:
     costs = estimate(*(row(load_profile(name), decoding=16) for name in PROFILES)).marginal_cost
     assert costs[0] < costs[1] < costs[2]
-    half = estimate(row(decoding=16), cached=500.0)
-    none = estimate(row(decoding=16))
-    assert half.marginal_cost[0] < none.marginal_cost[0]
-    assert half.ttft_s[0] < none.ttft_s[0]
-    assert half.inflicted_s[0] < none.inflicted_s[0]
+    half, none = 0, 1
+    cost = estimate(row(decoding=16), row(decoding=16), cached=np.array([500.0, 0.0]))
+    assert cost.marginal_cost[half] < cost.marginal_cost[none]
+    assert cost.ttft_s[half] < cost.ttft_s[none]
+    assert cost.inflicted_s[half] < cost.inflicted_s[none]
 
 
 def test_an_uncached_replica_costs_more_where_another_holds_the_prompt() -> None:
-    state = np.stack([row(decoding=8), row(decoding=8)])
-    one = np.ones(1)
+    rows = (row(decoding=8), row(decoding=8))
 
-    def costs(cached: float) -> Float64:
-        uncached = np.array([1000.0, 1000.0 - cached])
-        load = analytic.load_now(state)
-        arguments = (one * 1000.0, uncached, one * 200.0, one * 200.0, one, one * 0.05)
-        return analytic.estimate(state, load, *arguments).marginal_cost
+    def cost_of_the_first(cached_on_the_second: float) -> float:
+        cached = np.array([0.0, cached_on_the_second])
+        return float(estimate(*rows, cached=cached).marginal_cost[0])
 
     # The first replica has nothing of it either way; computing it there would evict something.
-    assert costs(900.0)[0] > costs(0.0)[0]
+    assert cost_of_the_first(900.0) > cost_of_the_first(0.0)
 
 
 def test_nobody_there_means_nobody_is_delayed() -> None:
