@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from steersman.traces.schema import ReplicaSpec, Staleness
 
 _ALIGN = 64
 """Bytes of a cache line."""
+_Place = tuple[slice, tuple[int, ...], np.dtype[Any]]
+"""Where a table lies, its shape and type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class Memory:
         """An independent cluster in the same state: one copy of the buffer."""
         twin = Memory.__new__(Memory)
         twin.trace = self.trace
+        twin._places = self._places
         twin._adopt(_aligned_copy(self.buffer))
         return twin
 
@@ -119,6 +123,7 @@ class Memory:
         """Make room for more requests in flight, and for the rows of a longer trace."""
         old = Memory.__new__(Memory)
         old.trace = self.trace
+        old._places = self._places
         old._adopt(self.buffer)
         sizes = {key: int(old.header[key]) for key in range(at.H_EVENTS + 1)}
         sizes[at.H_SLOTS] = slots
@@ -153,10 +158,12 @@ class Memory:
             header[key] = size
         self._point(header)
         end = header.nbytes
+        self._places: dict[int, _Place] = {}
         for key, (shape, dtype) in _tables(header).items():
             end += -end % _ALIGN
             header[key] = end
-            end += int(np.prod(shape)) * dtype.itemsize
+            start, end = end, end + math.prod(shape) * dtype.itemsize
+            self._places[key] = slice(start, end), shape, dtype
         buffer = _aligned(end)
         buffer[:] = 0
         buffer[: header.nbytes] = header.view(np.uint8)
@@ -175,10 +182,8 @@ class Memory:
         self.ledger: NDArray[np.float64] = self._table(at.H_LEDGER)
 
     def _table(self, key: int) -> NDArray[Any]:
-        shape, dtype = _tables(self.header)[key]
-        start = int(self.header[key])
-        stop = start + int(np.prod(shape)) * dtype.itemsize
-        return self.buffer[start:stop].view(dtype).reshape(shape)
+        place, shape, dtype = self._places[key]
+        return self.buffer[place].view(dtype).reshape(shape)
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         """Tables that are rarely looked into from Python."""
