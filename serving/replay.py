@@ -14,16 +14,14 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import Field, SecretStr, field_validator
 
 from steersman.predictors import ledger
 from steersman.predictors.features import TPOT_SLO_S, TTFT_SLO_FLOOR_S, slo_s
-from steersman.serving.completion_stream import error_message
+from steersman.serving.endpoint import find_model
 from steersman.serving.replay_request import Exchange, Sent, send
 from steersman.serving.replay_result import ReplayResult
-from steersman.traces.errors import BackendError
 from steersman.traces.schema import HardwareProfile, Status
 from steersman.traces.settings import Settings
 from steersman.traces.trace import Trace
@@ -100,45 +98,11 @@ async def replay(
     async with aiohttp.ClientSession(
         settings.url, timeout=timeout, connector=connector, headers=headers, auto_decompress=False
     ) as client:
-        model = await find_model(client, settings)
+        model = await find_model(client, settings.url, settings.model)
         run = _Run(trace, client, model, settings, on_progress)
         wall_s = await run.to_the_end()
     objectives = np.tile((TTFT_SLO_FLOOR_S, TPOT_SLO_S), (len(trace), 1)) if slo is None else slo
     return _result(trace, settings, model, wall_s, run, objectives)
-
-
-async def find_model(client: aiohttp.ClientSession, settings: ReplaySettings) -> str:
-    """The model to ask for, after seeing that the endpoint is there and has it.
-
-    Raises:
-        BackendError: unreachable, not an OpenAI endpoint, or no such model.
-    """
-    place = f"{settings.url}/v1/models"
-    try:
-        async with client.get("/v1/models") as response:
-            body = await response.read()
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        reason = str(getattr(error, "os_error", error)) or type(error).__name__
-        raise BackendError(
-            f"{place}: cannot be reached ({reason}); start the server or correct the URL"
-        ) from None
-    if response.status != 200:
-        raise BackendError(
-            f"{place}: answered {response.status} ({error_message(body)}); is the API key right?"
-        )
-    listed = _listed_models(body)
-    if not listed:
-        raise BackendError(f"{place}: lists no model; is it an OpenAI-compatible endpoint?")
-    if settings.model and settings.model not in listed:
-        raise BackendError(f"{place}: has no model '{settings.model}'; it lists: {', '.join(listed)}")
-    return settings.model or listed[0]
-
-
-def _listed_models(body: bytes) -> list[str]:
-    try:
-        return [str(entry["id"]) for entry in orjson.loads(body)["data"]]
-    except (KeyError, TypeError, orjson.JSONDecodeError):
-        return []
 
 
 class _Run:

@@ -58,9 +58,11 @@ class EngineDriver:
         interval: int,
     ) -> TokenStream:
         """Queue a request in the engine; its tokens come through the stream."""
-        self._advance()
-        now_s = self._clock.engine_s(self._loop.time())
+        now_s = self._advance()
         stream = TokenStream(output_tokens, now_s, interval=interval)
+        if self.error is not None:
+            stream.end(Ending.BROKEN)
+            return stream
         handle = self._engine.submit(now_s, prompt_tokens, output_tokens, hashes, priority)
         self._streams[handle] = stream
         self._ids[stream] = handle
@@ -77,9 +79,10 @@ class EngineDriver:
             return
         del self._streams[handle]
         self._queued.pop(handle, None)
-        self._advance()
-        self._engine.cancel(handle, self._clock.engine_s(self._loop.time()))
         self.page.finished["abort"] += 1
+        now_s = self._advance()
+        if self.error is None:
+            self._engine.cancel(handle, now_s)
         self._set_timer()
 
     def apply(self, faults: Faults) -> None:
@@ -125,21 +128,26 @@ class EngineDriver:
         self._advance()
         self._set_timer()
 
-    def _advance(self) -> None:
-        """Bring the engine to the present and hand out what it produced."""
+    def _advance(self) -> float:
+        """Bring the engine to the present, hand out what it produced, and tell the engine's time.
+
+        Whoever goes on with the engine at once uses that time: at a later one it might produce tokens
+        that nobody would fetch.
+        """
+        now_s = self._clock.engine_s(self._loop.time())
         if self.error is not None:
-            return
+            return now_s
         try:
-            self._deliver()
+            self._deliver(now_s)
         except Exception as error:
             # Without this every answer would hang: end them, and let health checks tell.
             self.error = error
             self.close()
             raise
+        return now_s
 
-    def _deliver(self) -> None:
+    def _deliver(self, now_s: float) -> None:
         page = self.page
-        now_s = self._clock.engine_s(self._loop.time())
         events = self._engine.advance(now_s)
         if self._queued:
             self._note_admissions(now_s)

@@ -93,3 +93,6 @@ async def test_an_engine_that_breaks_ends_every_answer(monkeypatch: pytest.Monke
     assert await asyncio.wait_for(stream.wait_complete(), 5.0) is False
     assert isinstance(driven.error, ArithmeticError)
     assert len(complaints) == 1
+    late = driven.submit(100, 10, (), 0, interval=1)
+    assert await asyncio.wait_for(late.wait_complete(), 5.0) is False
+    driven.drop(stream)
