@@ -13,9 +13,10 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
@@ -52,7 +53,7 @@ def distribution(
             axes.axvline(limit, color="#888888", linestyle="--", linewidth=1.0, label="objective")
         if log:
             axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            _plain_numbers(axes.xaxis)
         axes.set_xlabel(label)
         axes.set_ylabel("share of requests")
         axes.set_ylim(0.0, 1.005)
@@ -94,7 +95,7 @@ def curves(
         axes.set_ylabel(y_label)
         if log_y:
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+            _plain_numbers(axes.yaxis)
         if len(series) > 1:
             axes.legend()
 
@@ -116,6 +117,17 @@ def intervals(rows: Sequence[tuple[str, float, float, float]], *, label: str, re
         axes.set_xlabel(label)
 
     return _svg(draw, height=1.2 + 0.38 * len(rows))
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """0.2 instead of 2 × 10⁻¹, and few enough labels not to run into each other."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    low, high = axis.get_view_interval()
+    if high < 30 * low:  # less than about a decade and a half: label between the powers of ten too
+        axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+        axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _colours() -> Sequence[str]:

@@ -20,6 +20,8 @@ from steersman.traces.trace import Trace
 WARM_UP_REQUESTS = 12
 """Sent, and not counted, before a replay: connections open, caches of code and models warm."""
 
+DECISION_DEADLINE_MS = 50
+
 Progress = Callable[[int, int], None]
 """Called with (requests ended, of those not ended well)."""
 
@@ -88,6 +90,8 @@ def write_router_config(stage: Stage, policy: str) -> Path:
             for url, spec in zip(stage.backend_urls, stage.scenario.replicas, strict=True)
         ],
         "policy": {"name": policy},
+        # Router, client and backends share the machine's cores: a decision may be kept waiting for one.
+        "guard": {"deadline_ms": DECISION_DEADLINE_MS},
         "bundle": {"directory": str(stage.bundle)},
         "outcome_log": {"directory": str(stage.outcome_log(policy))},
     }
