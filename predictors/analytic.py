@@ -135,10 +135,13 @@ def estimate(
 
     decoding = np.maximum(load.running - state[..., L.INFLIGHT_PREFILL], 0.0)
     decode_s = _decode_iteration_s(state, decoding, load.context_tokens)
-    queue_s = prefill_s(state, load.prefill_tokens, queued_prompt, decode_s)
-    own_prefill_s = prefill_s(state, uncached_tokens, 2.0 * prompt_tokens - uncached_tokens, decode_s)
-    # Prefills of whoever comes next stall what decodes.
-    stall_s = decoding * _prefill_stall_s(state, typical_prompt, typical_prompt) / typical_output
+    # Three prefills at once: the queue's, its own, and that of whoever comes next.
+    tokens = np.stack((load.prefill_tokens, uncached_tokens, typical_prompt))
+    reach = np.stack((queued_prompt, 2.0 * prompt_tokens - uncached_tokens, typical_prompt))
+    stalls_s, chunks = _prefill(state, tokens, reach)
+    queue_s, own_prefill_s = stalls_s[:2] + chunks[:2] * decode_s
+    own_stall_s = stalls_s[1]
+    stall_s = decoding * stalls_s[2] / typical_output
     slower_s = state[..., L.DECODE_SEQ_S] + state[..., L.DECODE_CONTEXT_S] * (
         prompt_tokens + 0.5 * output_mean
     )
@@ -154,7 +157,6 @@ def estimate(
     ttft_s = raw_ttft_s * np.exp(state[..., L.LOG_BIAS_TTFT])
     tpot_s = raw_tpot_s * np.exp(state[..., L.LOG_BIAS_TPOT])
 
-    own_stall_s = _prefill_stall_s(state, uncached_tokens, 2.0 * prompt_tokens - uncached_tokens)
     inflicted_s = load.queue * (own_stall_s + output_mean * slower_s)
     # Arrivals (by Little's law) while it waits or is prefilled wait for its prefill, or for its slot.
     arrivals_per_s = load.queue / (typical_output * token_s)
@@ -201,29 +203,23 @@ def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Arr
             is `tokens * reach`. For p new tokens after q cached ones that is p + 2 q.
         decode_s: (..., n), an iteration without any prefill.
     """
-    return _prefill_stall_s(state, tokens, reach) + _chunks(state, tokens) * decode_s
+    stall_s, chunks = _prefill(state, tokens, reach)
+    return stall_s + chunks * decode_s
 
 
-def _prefill_stall_s(state: Array, tokens: Array, reach: Array) -> Array:
-    """By how much a prefill makes the iterations that carry it longer than decoding alone."""
-    chunks = _chunks(state, tokens)
-    compute_s = (
-        chunks * state[..., L.PREFILL_BASE_S]
-        + tokens * state[..., L.PREFILL_TOKEN_S]
-        + tokens * reach * state[..., L.PREFILL_TOKEN2_S]
+def _prefill(state: Array, tokens: Array, reach: Array) -> tuple[Array, Array]:
+    """By how much a prefill lengthens the iterations that carry it, and how many these are."""
+    fraction = tokens / state[..., L.MAX_BATCHED_TOKENS]
+    chunks = np.maximum(fraction, 1.0) * (tokens > 0)
+    compute_s = chunks * (state[..., L.PREFILL_BASE_S] - state[..., L.DECODE_BASE_S]) + tokens * (
+        state[..., L.PREFILL_TOKEN_S] + reach * state[..., L.PREFILL_TOKEN2_S]
     )
-    return np.maximum(compute_s - chunks * state[..., L.DECODE_BASE_S], 0.0)
-
-
-def _chunks(state: Array, tokens: Array) -> Array:
-    """Iterations that a prefill takes; fractions, but at least one."""
-    chunks = tokens / state[..., L.MAX_BATCHED_TOKENS]
-    return np.where(tokens > 0, np.maximum(chunks, 1.0), 0.0)
+    return np.maximum(compute_s, 0.0), chunks
 
 
 def _chance_met(over_slo: Array, spread: float) -> Array:
     """Chance that a time stays within its objective, logistic in the log of the prediction over it."""
-    return 1.0 / (1.0 + np.maximum(over_slo, 1e-9) ** (1.0 / spread))
+    return 1.0 / (1.0 + np.minimum(over_slo, 1e9) ** (1.0 / spread))
 
 
 def _decode_iteration_s(state: Array, sequences: Array, context_tokens: Array) -> Array:
