@@ -87,6 +87,9 @@ class LiveEngine:
         self._slots: dict[int, int] = {}
         self._issued = 0
         self._events: list[TokenEvent] = []
+        # Cached tokens of requests that ended: in `_events`, and in what `advance` returned last.
+        self._ending: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
         self._memory = Memory(
             (ReplicaSpec("live", profile, slowdown),),
             self._rows(FIRST_SLOTS, block_tokens or profile.block_tokens),
@@ -168,12 +171,16 @@ class LiveEngine:
         """Every token of the iterations that ended by `now_s`, in order of time."""
         self._play(now_s)
         events, self._events = self._events, []
+        self._ended, self._ending = self._ending, {}
         return events
 
     def cached_tokens(self, handle: int) -> int:
-        """Prompt tokens a request in flight found in the prefix cache; 0 until it is admitted."""
+        """Prompt tokens a request found in the prefix cache; 0 until it is admitted.
+
+        Known while it is in flight, and after the `advance` that told its end until the next one.
+        """
         slot = self._slots.get(handle)
-        return 0 if slot is None else int(self._cached_tokens[slot])
+        return self._ended.get(handle, 0) if slot is None else int(self._cached_tokens[slot])
 
     def is_waiting(self, handle: int) -> bool:
         """Whether a request is in flight and not in the batch: never admitted yet, or preempted."""
@@ -218,8 +225,8 @@ class LiveEngine:
         for at_s, slot, finished in events.tolist():
             handle = self._handles[slot]
             self._events.append(TokenEvent(handle, at_s, bool(finished)))
-            if finished:
-                self._slots.pop(handle, None)
+            if finished and self._slots.pop(handle, None) is not None:
+                self._ending[handle] = int(self._cached_tokens[slot])
 
     def _store(self, block_hashes: Sequence[int]) -> int:
         """Keep hashes as long as the request may need them; returns where they start."""

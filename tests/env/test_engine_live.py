@@ -125,6 +125,8 @@ def test_cached_tokens_are_known_once_admitted() -> None:
     handle = engine.submit(1.0, 160, 5, range(10))
     assert engine.cached_tokens(handle) == 159
     engine.advance(1e9)
+    assert engine.cached_tokens(handle) == 159, "its end was told just now"
+    engine.advance(1e9)
     assert engine.cached_tokens(handle) == 0
 
 
