@@ -31,11 +31,12 @@ def comparison(table: EvaluationTable, cell: Cell) -> Table:
     cached = any(table.mean(policy, cell, "prefix_hit_rate") > 0 for policy in table.policies)
     shown = Table(
         title=f"{cell}: {requests} requests, {seeds} seed{'s' if seeds > 1 else ''}",
-        caption="J: weighted latency over SLO, 2 more for a miss; lower is better. Times: mean / p99.",
+        caption="J: weighted latency over SLO, 2 more for a miss; lower is better (J1: all weights 1). "
+        "Times: mean / p99.",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    columns = ["J", f"over {baseline}", "SLO met", "TTFT ms", "TPOT ms", "E2E s"]
+    columns = ["J", f"over {baseline}", "J1", "SLO met", "goodput/s", "TTFT ms", "TPOT ms", "E2E s"]
     shown.add_column("policy", no_wrap=True)
     for column in columns + ["cached"] * cached:
         shown.add_column(column, justify="right")
@@ -44,7 +45,9 @@ def comparison(table: EvaluationTable, cell: Cell) -> Table:
         row = [
             f"{mean('j'):.3f}",
             "" if policy == baseline else interval(table.ratio(policy, baseline, cells=[cell])),
+            f"{mean('j1'):.3f}",
             f"{mean('slo_attainment'):.1%}",
+            f"{mean('goodput_rps'):.1f}",
             f"{1e3 * mean('ttft_mean_s'):.0f} / {1e3 * mean('ttft_p99_s'):.0f}",
             f"{1e3 * mean('tpot_mean_s'):.1f} / {1e3 * mean('tpot_p99_s'):.1f}",
             f"{mean('e2e_mean_s'):.1f} / {mean('e2e_p99_s'):.1f}",
@@ -62,12 +65,12 @@ def ratios(table: EvaluationTable, policy: str, baselines: list[str]) -> Table:
         padding=(0, 1, 0, 0),
     )
     shown.add_column("cell", no_wrap=True)
-    shown.add_column("J", justify="right")
+    shown.add_column("J / J1", justify="right")
     for baseline in baselines:
         shown.add_column(baseline, justify="right")
     for cell in table.cells:
         row = [interval(table.ratio(policy, baseline, cells=[cell])) for baseline in baselines]
-        shown.add_row(str(cell), f"{table.mean(policy, cell):.3f}", *row)
+        shown.add_row(str(cell), _costs(table, policy, cell), *row)
     shown.add_section()
     shown.add_row("all", "", *(interval(table.ratio(policy, baseline)) for baseline in baselines))
     return shown
@@ -106,6 +109,10 @@ def fallback_notes(table: EvaluationTable, cell: Cell) -> Iterator[str]:
         if table.fallbacks(policy, cell):
             why = ", ".join(f"{reason} {n}" for reason, n in counts.items()) or "none"
             yield f"fallbacks of {policy}, {cell}: {why}"
+
+
+def _costs(table: EvaluationTable, policy: str, cell: Cell) -> str:
+    return f"{table.mean(policy, cell):.3f} / {table.mean(policy, cell, 'j1'):.3f}"
 
 
 def interval(ratio: Ratio) -> str:
