@@ -92,6 +92,7 @@ def _trace(scenario: Scenario, requests: int) -> Trace:
 
 def _engine_rate(scenario: Scenario, trace: Trace, *, prefix_cache: bool) -> float:
     cluster = Cluster(scenario.replicas, trace, prefix_cache=prefix_cache)
+    cluster.memory.grow(4096)
     choices = np.arange(len(trace)) % len(scenario.replicas)
 
     def play() -> None:
@@ -160,7 +161,8 @@ def _row(name: str, samples: list[float], unit: str, note: str) -> Row:
 def _print(rows: list[Row]) -> None:
     table = Table(title="Cluster model")
     for heading in ("figure", "value", "95 % interval", "unit", "note"):
-        table.add_column(heading, justify="right" if heading in ("value", "95 % interval") else "left")
+        number = heading in ("value", "95 % interval")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=heading == "figure")
     for row in rows:
         value, low, high = (f"{row[key]:,.4g}" for key in ("value", "lo", "hi"))
         if row["unit"] == "1/s":

@@ -57,7 +57,8 @@ class Cluster:
     The same arguments and the same choices give the same outcomes, bit for bit.
 
     Raises:
-        ConfigError: no replicas, or block sizes that do not fit each other.
+        ConfigError: no replicas, limits or intervals that would stop time, or block sizes that do not
+            fit each other.
         TraceError: an output length is unknown.
     """
 
@@ -72,8 +73,8 @@ class Cluster:
         prefix_cache: bool = True,
         seed: int = 0,
     ) -> None:
-        if not replicas:
-            raise ConfigError("a cluster needs at least one replica; 'replicas' is empty")
+        staleness = staleness or Staleness()
+        _check(replicas, staleness)
         self.replicas = tuple(replicas)
         self.trace = trace
         profiles = np.stack([L.new_row(spec.profile) for spec in replicas])
@@ -83,7 +84,7 @@ class Cluster:
         self.memory = Memory(
             self.replicas,
             _static(trace, self.table),
-            staleness=staleness or Staleness(),
+            staleness=staleness,
             prefix_cache=prefix_cache,
             seed=seed,
             slots=min(FIRST_SLOTS, max(len(trace), 1)),
@@ -248,6 +249,26 @@ class Cluster:
         offsets = self.trace.block_offsets
         hashes: list[int] = self.trace.block_hashes[offsets[row] : offsets[row + 1]].tolist()
         return hashes
+
+
+def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness) -> None:
+    """Refuse what a configuration file would not let through either, since it would never end."""
+    if not replicas:
+        raise ConfigError("a cluster needs at least one replica; 'replicas' is empty")
+    if not (staleness.scrape_interval_s > 0 and 0 <= staleness.jitter < 1 and 0 <= staleness.loss <= 1):
+        raise ConfigError(
+            f"{staleness}: scrape_interval_s must be positive, jitter in [0, 1) and loss in [0, 1]"
+        )
+    for spec in replicas:
+        if not 0 < spec.slowdown < float("inf"):
+            raise ConfigError(
+                f"replica '{spec.replica_id}': slowdown = {spec.slowdown} must be positive"
+            )
+        if min(spec.profile.max_num_seqs, spec.profile.max_batched_tokens) < 1:
+            raise ConfigError(
+                f"replica '{spec.replica_id}': max_num_seqs = {spec.profile.max_num_seqs} and "
+                f"max_batched_tokens = {spec.profile.max_batched_tokens} must be at least 1"
+            )
 
 
 def _static(trace: Trace, table: RequestTable) -> StaticTrace:

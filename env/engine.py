@@ -149,12 +149,13 @@ def advance_to(memory: int, at_s: float) -> bool:
     cluster = common_in(memory)
     for replica in range(replicas_in(memory).shape[0]):
         owner = replicas_in(memory)[replica]
-        while owner.iteration_end_s <= at_s:
+        while owner.iteration_end_s <= at_s and owner.iteration_end_s < np.inf:
             if events_in(memory).shape[0] - cluster.events < owner.running:
                 return False
             cluster.now_s = max(cluster.now_s, owner.iteration_end_s)
             _step(memory, replica)
-    cluster.now_s = max(cluster.now_s, at_s)
+    if at_s < np.inf:
+        cluster.now_s = max(cluster.now_s, at_s)
     return True
 
 
@@ -197,7 +198,7 @@ def drain(memory: int, drain_s: float) -> None:
     last_s = cluster.now_s
     for replica in range(replicas_in(memory).shape[0]):
         owner = replicas_in(memory)[replica]
-        while owner.iteration_end_s <= until_s:
+        while owner.iteration_end_s <= until_s and owner.iteration_end_s < np.inf:
             last_s = max(last_s, owner.iteration_end_s)
             _advance(memory, replica, owner.iteration_end_s)
         if owner.running + owner.waiting > 0:

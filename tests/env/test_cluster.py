@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -281,6 +282,15 @@ def test_more_than_the_first_slots_may_be_in_flight() -> None:
     assert cluster.outcomes().ok.all()
 
 
+def test_patience_may_be_infinite() -> None:
+    cluster = Cluster(specs(PROFILE), trace_of(request(0, 0.0, 100, 50)))
+    cluster.next_request()
+    cluster.dispatch(0)
+    cluster.finish(math.inf)
+    assert cluster.outcomes().ok.all()
+    assert cluster.now_s == cluster.outcomes().e2e_s[0]
+
+
 def test_an_empty_trace_is_over_at_once() -> None:
     cluster = Cluster(specs(PROFILE), trace_of())
     assert cluster.next_request() is None
@@ -315,6 +325,13 @@ def test_misuse_is_told() -> None:
         Cluster((), trace)
     with pytest.raises(TraceError, match="no output_tokens"):
         Cluster(specs(PROFILE), trace_of(replace(request(0, 0.0, 10, 5), output_tokens=None)))
+    for wrong in (Staleness(0.0), Staleness(0.2, 1.0), Staleness(0.2, 0.1, 1.5)):
+        with pytest.raises(ConfigError, match="scrape_interval_s must be positive"):
+            Cluster(specs(PROFILE), trace, staleness=wrong)
+    with pytest.raises(ConfigError, match="slowdown = 0"):
+        Cluster(specs(PROFILE, slowdown=0.0), trace)
+    with pytest.raises(ConfigError, match="max_num_seqs = 0"):
+        Cluster(specs(replace(PROFILE, max_num_seqs=0)), trace)
     odd = trace_of(request(0, 0.0, 100, 5, block_hashes=(1, 2), block_tokens=24))
     with pytest.raises(ConfigError, match="does not divide"):
         Cluster(specs(PROFILE), odd)

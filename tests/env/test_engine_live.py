@@ -63,8 +63,11 @@ def test_time_is_told_by_the_caller() -> None:
     assert engine.advance(first_s - 1e-9) == []
     assert engine.advance(first_s) == [(handle, first_s, False)]
     assert engine.metrics().running == 1
-    assert engine.advance(1e9)[-1].finished
+    assert engine.advance(math.inf)[-1].finished
     assert engine.next_event_s == math.inf
+    assert engine.advance(engine.next_event_s) == []
+    again = engine.submit(9.0, 100, 2)
+    assert engine.advance(engine.next_event_s)[0].handle == again
 
 
 def test_a_slow_engine_is_slow() -> None:
