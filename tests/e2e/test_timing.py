@@ -44,17 +44,18 @@ async def measured(backends: Backends, requests: Trace) -> ReplayResult:
 
 @pytest.mark.parametrize("prompt", [200, 2000, 8000])
 async def test_a_request_alone_takes_what_the_profile_says(backends: Backends, prompt: int) -> None:
-    result = await measured(backends, trace([0.0], [prompt], [40]))
+    # A busy machine makes answers late, never early: the best of three is the emulator's own.
+    results = [await measured(backends, trace([0.0], [prompt], [25])) for _ in range(3)]
     pool = L.new_row(PROFILE)[None]
     ttft_s = float(analytic.unloaded_ttft_s(pool, np.full(1, float(prompt)))[0])
-    assert result.ttft_s[0] == pytest.approx(ttft_s, abs=0.3 * ttft_s + 0.03)
+    assert min(result.ttft_s[0] for result in results) == pytest.approx(ttft_s, abs=0.3 * ttft_s + 0.03)
     step_s = (
         PROFILE.host_overhead_s
         + PROFILE.decode_base_s
         + PROFILE.decode_seq_s
-        + PROFILE.decode_context_s * (prompt + 20)
+        + PROFILE.decode_context_s * (prompt + 12)
     )
-    assert result.tpot_s[0] == pytest.approx(step_s, abs=0.2 * step_s + 0.001)
+    assert min(result.tpot_s[0] for result in results) == pytest.approx(step_s, abs=0.2 * step_s + 0.001)
 
 
 async def test_a_load_takes_what_the_cluster_model_says(backends: Backends) -> None:
