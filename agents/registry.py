@@ -135,9 +135,9 @@ class Registry:
 
     def version_of(self, alias: str) -> str | None:
         """The model version an alias points at; None if there is none."""
-        from mlflow.exceptions import MlflowException
-
         with self._explained():
+            from mlflow.exceptions import MlflowException
+
             client = self._open()
             try:
                 return str(client.get_model_version_by_alias(MODEL_NAME, alias).version)
@@ -149,8 +149,6 @@ class Registry:
     def _open(self) -> MlflowClient:
         if self._client is None:
             self.root.mkdir(parents=True, exist_ok=True)
-            # A local store for local figures: nothing is reported to anyone.
-            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
             from mlflow import MlflowClient
 
             self._client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
@@ -203,12 +201,13 @@ class Registry:
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Quiet MLflow, and turn what its layers raise into one line that says what to mend."""
+        # A local store for local figures: nothing is reported to anyone.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from alembic.util.exc import CommandError
+        from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
         with _quiet():
-            from mlflow.exceptions import MlflowException
-
             try:
                 yield
             except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:

@@ -79,19 +79,11 @@ def load_checkpoint(path: Path, settings: PolicySettings, like: RoutingNetwork) 
         best.load_state_dict(content["best"])
         states = States(**content["states"])
         return Checkpoint(network, best, content["numbers"], content["curves"], states)
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        pickle.UnpicklingError,
-    ) as error:
+    except pickle.UnpicklingError:
+        reason = "it is damaged, or holds more than tensors and numbers"
+    except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise ArtifactError(
-            f"{path}: not a usable checkpoint ({reason}); train without --resume"
-        ) from None
+    raise ArtifactError(f"{path}: not a usable checkpoint ({reason}); train without --resume")
 
 
 def _identity(settings: PolicySettings) -> str:

@@ -72,7 +72,7 @@ class _Progressed:
     known: list[States] = field(default_factory=list)
 
     def note(self, name: str, step: int, value: float) -> None:
-        self.curves.setdefault(name, []).append((step, value))
+        self.curves.setdefault(name, []).append((step, float(value)))
 
 
 class PolicyTrainer:

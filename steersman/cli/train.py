@@ -218,11 +218,11 @@ def summary(result: TrainResult) -> dict[str, Any]:
 
 def _print(result: TrainResult, mlruns: Path) -> None:
     from steersman.cli.common import console
-    from steersman.cli.tables import comparison
+    from steersman.cli.tables import comparison, show
 
     if result.table is not None:
         for cell in result.table.cells:
-            console.print(comparison(result.table, cell))
+            show(comparison(result.table, cell))
         for line in result.verdict.split("; "):
             console.print(f"learned is {line}")
     version = result.registered.version

@@ -12,6 +12,7 @@ from steersman.traces.schema import Observation
 from tests.agents.learned.conftest import make_network, random_batch
 
 NETWORK = make_network()
+UNTRAINED = make_network(seed=1, initial_residual=0.0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -59,10 +60,9 @@ def test_nobody_allowed_stays_finite() -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**16), replicas=st.integers(1, 64))
 def test_an_untrained_policy_is_the_marginal_cost_policy(seed: int, replicas: int) -> None:
-    untrained = make_network(seed=1, initial_residual=0.0)
     batch = random_batch(seed, 2, replicas)
     cost = np.where(batch.mask, batch.replicas[..., REPLICA_INDEX["marginal_cost"]], np.inf)
-    logits = head_logits(untrained, batch)
+    logits = head_logits(UNTRAINED, batch)
     for head in range(logits.shape[1]):
         np.testing.assert_array_equal(logits[:, head].argmax(axis=-1), cost.argmin(axis=-1))
 

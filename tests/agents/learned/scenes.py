@@ -1,0 +1,55 @@
+"""A small scenario to practise on, in seconds."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from steersman.agents.learned.config import PolicySettings, PracticeSettings
+from steersman.agents.learned.practice import Practice
+from steersman.env.scenario import load_scenario, load_source
+from steersman.predictors.length import FallbackLength
+from steersman.traces.schema import Scenario
+from steersman.traces.trace import Trace
+
+SMALL = PracticeSettings(replicas=(2, 4), episode_requests=40, load=(0.5, 1.2))
+
+
+@cache
+def scenario() -> Scenario:
+    return load_scenario("tiny")
+
+
+@cache
+def source() -> Trace:
+    return load_source(scenario(), "train")
+
+
+def make_practice(settings: PracticeSettings = SMALL) -> Practice:
+    return Practice(scenario(), source(), FallbackLength(), settings)
+
+
+def small_settings(**changes: object) -> PolicySettings:
+    """Everything as small as it can be."""
+    return PolicySettings.model_validate(
+        {
+            "practice": SMALL.model_dump(),
+            "network": {"width": 8},
+            "counterfactual": {
+                "clusters": 3,
+                "stride": 5,
+                "epochs": 1,
+                "last_epochs": 1,
+                "minibatch": 32,
+            },
+            "ppo": {
+                "environments": 4,
+                "steps": 8,
+                "minibatch": 16,
+                "check_updates": 2,
+                "critic_warmup": 1,
+            },
+            "check": {"loads": [0.8], "seeds": 2, "requests": 40},
+            "budget_s": 1.0,
+            **changes,
+        }
+    )

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from steersman.agents.learned.config import PracticeSettings
+from steersman.traces.errors import ConfigError
+from tests.agents.learned.scenes import make_practice, scenario
+
+
+def test_draws_differ_and_stay_within_the_settings() -> None:
+    practice = make_practice(PracticeSettings(replicas=(2, 5), episode_requests=30, scenario_share=0.0))
+    rng = np.random.default_rng(0)
+    clusters = [practice.draw(rng) for _ in range(30)]
+    assert {len(cluster.replicas) for cluster in clusters} == {2, 3, 4, 5}
+    assert len({cluster.replicas for cluster in clusters}) > 15
+    model = scenario().replicas[0].profile.model
+    assert all(spec.profile.model == model for cluster in clusters for spec in cluster.replicas)
+    assert all(len(cluster.trace) == 30 for cluster in clusters)
+
+
+def test_a_share_of_the_draws_is_the_scenario_itself() -> None:
+    practice = make_practice(PracticeSettings(replicas=(3, 4), episode_requests=20, scenario_share=0.5))
+    rng = np.random.default_rng(1)
+    own = [practice.draw(rng).replicas == scenario().replicas for _ in range(40)]
+    assert 8 <= sum(own) <= 32
+
+
+def test_the_same_seed_draws_the_same_cluster() -> None:
+    practice = make_practice()
+    one, other = (practice.draw(np.random.default_rng(7)) for _ in range(2))
+    assert one.replicas == other.replicas
+    np.testing.assert_array_equal(one.trace.arrival_s, other.trace.arrival_s)
+
+
+def test_a_profile_of_another_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"practice\.profiles: 'a100-qwen2\.5-7b' serves qwen2\.5-7b"):
+        make_practice(PracticeSettings(profiles=("a100-qwen2.5-7b",)))

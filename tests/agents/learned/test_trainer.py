@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from steersman.agents.learned.check import Checker
+from steersman.agents.learned.export import export_policy
+from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.learned.served import KIND, POLICY_FEATURES
+from steersman.agents.learned.trainer import PolicyTrainer, TrainedPolicy
+from steersman.env.scenario import load_source
+from steersman.predictors.length import FallbackLength
+from steersman.predictors.onnx_model import OnnxModel
+from steersman.traces.errors import ArtifactError
+from tests.agents.learned.scenes import scenario, small_settings, source
+
+
+class Ticks:
+    """A clock that moves by a fixed step whenever it is read."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._now_s = 0.0
+
+    def __call__(self) -> float:
+        self._now_s += self._step_s
+        return self._now_s
+
+
+def run(
+    *,
+    ppo_share: float,
+    clock: Callable[[], float],
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    **changes: object,
+) -> TrainedPolicy:
+    return PolicyTrainer(
+        scenario(),
+        source(),
+        load_source(scenario(), "tune"),
+        FallbackLength(),
+        small_settings(ppo_share=ppo_share, **changes),
+        seed=0,
+        checkpoint=checkpoint,
+        resume=resume,
+        clock=clock,
+    ).train()
+
+
+@pytest.mark.parametrize("ppo_share", [0.0, 0.5, 1.0])
+def test_trains_within_its_budget_and_never_ends_worse_than_it_began(ppo_share: float) -> None:
+    trained = run(ppo_share=ppo_share, clock=Ticks(0.02))
+    assert trained.check_ratio <= 1.0
+    assert trained.states > 0
+    assert (trained.decisions > 0) == (ppo_share > 0)
+    assert ("counterfactual_loss" in trained.curves) == (ppo_share < 1)
+    ratios = [value for _, value in trained.curves["check_ratio"]]
+    assert trained.check_ratio == min(1.0, *ratios)
+
+
+def test_what_was_trained_can_be_served() -> None:
+    trained = run(ppo_share=0.0, clock=Ticks(0.1))
+    data = export_policy(
+        trained.network, trained.ranges, trained.pool_range, trained.parity, version="t"
+    )
+    OnnxModel.parse(data, kind=KIND, features=POLICY_FEATURES, source="trained")
+
+
+def test_resumes_where_it_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "policy.checkpoint"
+    first = run(ppo_share=0.5, clock=Ticks(0.02), checkpoint=file)
+    resumed = run(ppo_share=0.5, clock=Ticks(0.02), checkpoint=file, resume=True, budget_s=4.0)
+    assert resumed.states > first.states
+    assert resumed.decisions > first.decisions
+    assert resumed.check_ratio <= first.check_ratio
+    assert (
+        resumed.curves["check_ratio"][: len(first.curves["check_ratio"])] == first.curves["check_ratio"]
+    )
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "policy.checkpoint"
+    run(ppo_share=0.0, clock=Ticks(0.5), checkpoint=file)
+    with pytest.raises(ArtifactError, match="other settings"):
+        run(ppo_share=0.0, clock=Ticks(0.5), checkpoint=file, resume=True, network={"width": 12})
+
+
+def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "policy.checkpoint"
+    file.write_bytes(b"not a checkpoint")
+    with pytest.raises(ArtifactError, match="not a usable checkpoint") as caught:
+        run(ppo_share=0.0, clock=Ticks(0.5), checkpoint=file, resume=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (print, ("trapped",))
+
+    file = tmp_path / "policy.checkpoint"
+    torch.save({"format": 1, "settings": Trap()}, file)
+    with pytest.raises(ArtifactError, match="not a usable checkpoint"):
+        run(ppo_share=0.0, clock=Ticks(0.5), checkpoint=file, resume=True)
+
+
+def test_an_untrained_network_costs_what_marginal_cost_costs() -> None:
+    settings = small_settings(network={"width": 8, "initial_residual": 0.0})
+    checker = Checker(scenario(), source(), FallbackLength(), settings.check)
+    check = checker.check(RoutingNetwork(settings.network))
+    np.testing.assert_allclose(check.by_run, 1.0, rtol=1e-9)

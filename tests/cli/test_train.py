@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from steersman.cli.train import app
+from steersman.traces.errors import ArtifactError, ConfigError
+from tests.agents.test_train import SETTINGS
+
+RUNNER = CliRunner()
+
+
+def write_settings(directory: Path) -> str:
+    path = directory / "train.yaml"
+    path.write_text(yaml.safe_dump(json.loads(SETTINGS.model_dump_json())), encoding="utf-8")
+    return str(path)
+
+
+def test_trains_predictors_then_a_policy_and_promotes(tmp_path: Path) -> None:
+    config, store = write_settings(tmp_path), str(tmp_path / "mlruns")
+    fitted = RUNNER.invoke(
+        app, ["predictors", "--config", config, "--mlruns", store, "--promote", "--json"]
+    )
+    assert fitted.exit_code == 0, fitted.output
+    made = json.loads(fitted.stdout)
+    assert made["champion"] == str(tmp_path / "mlruns" / "served" / "champion")
+
+    trained = RUNNER.invoke(
+        app, ["policy", "--config", config, "--mlruns", store, "--budget-s", "1", "--seed", "3"]
+    )
+    assert trained.exit_code == 0, trained.output
+    assert "marginal-cost: J ratio" in trained.stdout
+    assert "to serve it: steersman train promote 2" in trained.stdout
+    assert (tmp_path / "mlruns" / "training" / "policy.checkpoint").is_file()
+
+    promoted = RUNNER.invoke(app, ["promote", "--mlruns", store, "--json"])
+    assert promoted.exit_code == 0, promoted.output
+    champion = tmp_path / "mlruns" / "served" / "champion"
+    assert json.loads(promoted.stdout)["bundle"] != made["bundle"]["version"]
+    assert {path.name for path in champion.iterdir()} == {
+        "bundle.json",
+        "latency.onnx",
+        "length.onnx",
+        "policy.onnx",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["all", "--config", "missing.yaml"], ConfigError, r"missing\.yaml: no such file"),
+        (["all", "--scenario", "tinny"], ConfigError, "tinny"),
+        (["policy", "--predictors", "nowhere"], ArtifactError, "no bundle here"),
+        (["promote", "7"], ArtifactError, "7"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    done = RUNNER.invoke(app, [*arguments, "--mlruns", str(tmp_path / "mlruns")])
+    assert isinstance(done.exception, error)
+    assert "\n" not in str(done.exception)
+    with pytest.raises(error, match=message):
+        raise done.exception
