@@ -1,0 +1,71 @@
+"""The command-line tool. One module per command; this one assembles them and turns errors into lines.
+
+Command modules import only typer and the standard library at their top, so that `--help` and
+completion answer at once and `serve` never loads what only training needs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from steersman.cli import demo, emulate, evaluate, replay, serve, simulate, trace, train, version
+from steersman.traces.errors import SteersmanError
+
+EXTRAS = {
+    "sim": ("numba", "gymnasium", "scipy"),
+    "train": (
+        *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript", "onnxmltools"),
+        *("matplotlib", "jinja2"),
+    ),
+}
+"""Which optional dependency group brings which top-level module."""
+
+app = typer.Typer(
+    name="steersman",
+    help="Adaptive scheduling for clusters of LLM inference servers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo.demo)
+app.command()(simulate.simulate)
+app.add_typer(train.app, name="train")
+app.add_typer(evaluate.app, name="evaluate")
+app.command()(serve.serve)
+app.command()(emulate.emulate)
+app.command()(replay.replay)
+app.add_typer(trace.app, name="trace")
+app.command()(version.version)
+
+
+def main() -> None:
+    """Entry point of the `steersman` script. Bad input ends in one line on stderr and exit code 2."""
+    try:
+        app()
+    except SteersmanError as error:
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        _fail(_missing_extra(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`steersman … | head`); not an error of ours.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"steersman: error: {' '.join(message.split())}\n")
+    sys.exit(2)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> str:
+    """The line for a command whose extra is not installed; any other missing module is a bug."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            install = f"pip install 'steersman[{extra}]'"
+            return f"this command needs '{module}', which is not installed; {install}"
+    raise error
