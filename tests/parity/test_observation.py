@@ -23,6 +23,7 @@ from steersman.env.profiles import load_profile
 from steersman.predictors import ledger as L
 from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES
 from steersman.predictors.history import TenantHistory
+from steersman.predictors.latency import AnalyticLatency, LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.serving.config import BackendSettings, HealthSettings
 from steersman.serving.flight import Flight
@@ -49,6 +50,7 @@ class Scripted:
         self._policy = policy
         self._quantiles = quantiles
         self.row = 0
+        self.latency: LatencyPredictor = AnalyticLatency()
 
     @property
     def length(self) -> LengthPredictor:

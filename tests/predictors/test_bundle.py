@@ -13,8 +13,7 @@ import pytest
 
 from steersman.predictors.bundle import Bundle, load_bundle, write_bundle
 from steersman.traces.errors import ArtifactError
-
-from .graphs import FEATURES, ROWS, double_model
+from tests.predictors.graphs import FEATURES, ROWS, double_model
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

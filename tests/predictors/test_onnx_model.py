@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from steersman.predictors.onnx_model import OnnxModel
 from steersman.traces.errors import ArtifactError
-
-from .graphs import FEATURES, ROWS, double_graph, double_model, with_entry
+from tests.predictors.graphs import FEATURES, ROWS, double_graph, double_model, with_entry
 
 GOOD = double_model()
 
