@@ -222,6 +222,8 @@ class Registry:
             return f"{database}: is damaged; move it away, a new one is made on the next run"
         if "unable to open database" in reason or "readonly database" in reason:
             return f"{self.root}: cannot be written; give a writable directory for the MLflow store"
+        if "RESOURCE_DOES_NOT_EXIST" in reason or "not found" in reason:
+            return f"{self.root}: {reason[:200]}; record one with 'steersman train'"
         if "Can't locate revision" in reason or "out-of-date" in reason:
             return f"{database}: made by another MLflow version; run 'mlflow db upgrade {self.uri}'"
         return f"{self.root}: the MLflow store refused: {reason[:200]}; check the directory"

@@ -15,41 +15,44 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from steersman import __version__
-from steersman.agents.evaluate.contestants import LEARNED, contestants
-from steersman.agents.evaluate.run import Protocol, evaluate, run_count
+from steersman.agents.evaluate.contestants import LEARNED
 from steersman.agents.evaluate.statistics import Ratio
 from steersman.agents.evaluate.table import EvaluationTable
-from steersman.agents.fit.fitted import FittedModel
-from steersman.agents.fit.latency import fit_latency
-from steersman.agents.fit.length import fit_length
-from steersman.agents.learned.config import PolicySettings
-from steersman.agents.learned.export import export_policy
-from steersman.agents.learned.trainer import PolicyTrainer, TrainedPolicy
 from steersman.agents.registry import Registered, Registry, RunRecord
+from steersman.agents.train_settings import TrainSettings, load_train_settings
+from steersman.agents.train_stages import (
+    Made,
+    Stage,
+    StageProgress,
+    evaluate_stage,
+    keep,
+    latency_stage,
+    length_stage,
+    policy_stage,
+)
 from steersman.env.saturation import measure_saturation
 from steersman.env.scenario import load_scenario, load_source
-from steersman.predictors.bundle import (
-    LATENCY_FILE,
-    LENGTH_FILE,
-    POLICY_FILE,
-    Bundle,
-    write_bundle,
-)
-from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
+from steersman.predictors.bundle import POLICY_FILE, Bundle, write_bundle
 from steersman.traces.schema import Scenario
-from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
+
+__all__ = [
+    "Stage",
+    "StageProgress",
+    "TrainResult",
+    "TrainSettings",
+    "What",
+    "load_train_settings",
+    "train",
+]
 
 CHECKPOINT = "policy.checkpoint"
-MARGINAL_COST = "marginal-cost"
 
 
 class What(StrEnum):
@@ -58,66 +61,6 @@ class What(StrEnum):
     ALL = "all"
     PREDICTORS = "predictors"
     POLICY = "policy"
-
-
-class Stage(StrEnum):
-    """Steps of a training, in order; those that do not apply are left out."""
-
-    LENGTH = "length model"
-    LATENCY = "latency model"
-    POLICY = "policy"
-    EVALUATION = "evaluation"
-    RECORD = "record"
-
-
-StageProgress = Callable[[Stage, float, str], None]
-"""Called with the stage, the share of it that is done, and what is being done."""
-
-
-class LatencySettings(Settings):
-    """Simulated runs that the latency model learns from."""
-
-    runs: int = Field(18, ge=3, description="runs, each on its own mix of hardware and load")
-    decisions: int = Field(2000, ge=100, description="requests per run")
-
-
-class EvaluationSettings(Settings):
-    """The evaluation that is recorded with a training, on the tuning part of the trace."""
-
-    loads: tuple[float, ...] = Field(
-        (0.8, 0.95), min_length=1, description="arrival rates over saturation"
-    )
-    seeds: int = Field(5, ge=1, description="paired runs per load")
-    requests: int = Field(2000, ge=20, description="counted arrivals per run")
-    warmup_s: float = Field(60.0, ge=0, description="seconds before them, not counted")
-    baselines: tuple[str, ...] = Field(
-        (MARGINAL_COST, "p2c"), min_length=1, description="policies the learned one is compared with"
-    )
-
-
-class TrainSettings(Settings):
-    """One file of `configs/training/`."""
-
-    scenario: str = Field(
-        "demo", description="name in configs/clusters, or path, of the cluster to train for"
-    )
-    trace: str | None = Field(None, description="bundled name or path; null: the scenario's own trace")
-    seed: int = Field(0, ge=0, description="of everything random")
-    latency: LatencySettings = Field(default_factory=LatencySettings, description="the latency model")
-    policy: PolicySettings = Field(default_factory=PolicySettings, description="the routing policy")
-    evaluation: EvaluationSettings = Field(
-        default_factory=EvaluationSettings, description="the closing comparison"
-    )
-
-
-def load_train_settings(path_or_name: str | Path) -> TrainSettings:
-    """Settings from `configs/training` by name (`default`, `demo`), or from the path of a YAML file.
-
-    Raises:
-        ConfigError: no such file, or a key of it is wrong.
-    """
-    bundled = CONFIG_ROOT / "training" / f"{path_or_name}.yaml"
-    return load_settings(bundled if bundled.is_file() else Path(path_or_name), TrainSettings)
 
 
 @dataclass(frozen=True)
@@ -143,19 +86,6 @@ class TrainResult:
     def verdict(self) -> str:
         """What the intervals allow to be said, in one line; empty without a policy."""
         return "; ".join(_verdict(name, ratio) for name, ratio in self.ratios.items())
-
-
-@dataclass
-class _Made:
-    """What the stages have made so far."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    texts: dict[str, bytes] = field(default_factory=dict)
-    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    length: LengthPredictor = field(default_factory=FallbackLength)
-    table: EvaluationTable | None = None
 
 
 def train(
@@ -188,18 +118,20 @@ def train(
     """
     tell = progress or _ignore
     scenario = _scenario(settings)
-    made = _Made()
+    made = Made()
     if what is not What.POLICY:
-        _timed(made, Stage.LENGTH, lambda: _length(settings, scenario, made, tell))
-        _timed(made, Stage.LATENCY, lambda: _latency(settings, scenario, made, tell))
+        _timed(made, Stage.LENGTH, lambda: length_stage(settings, scenario, made, tell))
+        _timed(made, Stage.LATENCY, lambda: latency_stage(settings, scenario, made, tell))
     elif predictors is not None:
-        _keep(predictors, made)
+        keep(predictors, made)
     if what is not What.PREDICTORS:
         checkpoint = out / CHECKPOINT
-        _timed(made, Stage.POLICY, lambda: _policy(settings, scenario, made, checkpoint, resume, tell))
+        _timed(
+            made, Stage.POLICY, lambda: policy_stage(settings, scenario, made, checkpoint, resume, tell)
+        )
     bundle = _write(settings, scenario, made, out / "bundle", now())
     if POLICY_FILE in made.files:
-        _timed(made, Stage.EVALUATION, lambda: _evaluate(settings, scenario, made, bundle, tell))
+        _timed(made, Stage.EVALUATION, lambda: evaluate_stage(settings, scenario, made, bundle, tell))
     ratios = _ratios(made, settings)
     began_s = time.monotonic()
     tell(Stage.RECORD, 0.0, "MLflow")
@@ -232,102 +164,7 @@ def _scenario(settings: TrainSettings) -> Scenario:
     return scenario
 
 
-def _length(settings: TrainSettings, scenario: Scenario, made: _Made, tell: StageProgress) -> None:
-    source = load_source(scenario, "train")
-    fitted = fit_length(source, seed=settings.seed, progress=lambda *at: tell(Stage.LENGTH, *at))
-    _take(made, fitted, LENGTH_FILE)
-    made.length = LengthModel.from_bytes(fitted.onnx)
-
-
-def _latency(settings: TrainSettings, scenario: Scenario, made: _Made, tell: StageProgress) -> None:
-    fitted = fit_latency(
-        scenario,
-        load_source(scenario, "train"),
-        seed=settings.seed,
-        progress=lambda *at: tell(Stage.LATENCY, *at),
-        length=made.length,
-        runs=settings.latency.runs,
-        decisions=settings.latency.decisions,
-    )
-    _take(made, fitted, LATENCY_FILE)
-
-
-def _take(made: _Made, fitted: FittedModel, name: str) -> None:
-    made.files[name] = fitted.onnx
-    made.metrics |= {f"{fitted.kind}.{key}": value for key, value in fitted.metrics.items()}
-    made.texts |= {f"{fitted.kind}/{key}.txt": text.encode() for key, text in fitted.text.items()}
-
-
-def _keep(predictors: Bundle, made: _Made) -> None:
-    names = (LENGTH_FILE, LATENCY_FILE)
-    made.files |= {name: predictors.contents[name] for name in names if name in predictors.contents}
-    made.length = LengthModel.from_bundle(predictors) or FallbackLength()
-
-
-def _policy(
-    settings: TrainSettings,
-    scenario: Scenario,
-    made: _Made,
-    checkpoint: Path,
-    resume: bool,
-    tell: StageProgress,
-) -> None:
-    trainer = PolicyTrainer(
-        scenario,
-        load_source(scenario, "train"),
-        load_source(scenario, "tune"),
-        made.length,
-        settings.policy,
-        seed=settings.seed,
-        checkpoint=checkpoint,
-        resume=resume,
-        progress=lambda *at: tell(Stage.POLICY, *at),
-    )
-    trained = trainer.train()
-    made.files[POLICY_FILE] = export_policy(
-        trained.network,
-        trained.ranges,
-        trained.pool_range,
-        trained.parity,
-        version=_policy_version(trained),
-    )
-    made.metrics |= {
-        "policy.check_ratio": trained.check_ratio,
-        "policy.states": float(trained.states),
-        "policy.decisions": float(trained.decisions),
-        "policy.seconds": trained.seconds,
-    }
-    made.curves |= {f"policy.{name}": curve for name, curve in trained.curves.items()}
-
-
-def _evaluate(
-    settings: TrainSettings, scenario: Scenario, made: _Made, bundle: Bundle, tell: StageProgress
-) -> None:
-    wanted = settings.evaluation
-    factories = contestants([LEARNED, *wanted.baselines], bundle)
-    protocol = Protocol(
-        loads=wanted.loads,
-        seeds=tuple(range(wanted.seeds)),
-        requests=wanted.requests,
-        window_s=0.0,
-        warmup_s=wanted.warmup_s,
-        split="tune",
-        length=made.length,
-    )
-    total = run_count(len(factories), 1, protocol)
-    done = 0.0
-
-    def advance(runs: float) -> None:
-        nonlocal done
-        done += runs
-        tell(Stage.EVALUATION, min(done / total, 1.0), f"{total} paired runs")
-
-    tell(Stage.EVALUATION, 0.0, f"{total} paired runs")
-    made.table = evaluate(factories, [scenario], protocol, on_progress=advance)
-    tell(Stage.EVALUATION, 1.0, "done")
-
-
-def _ratios(made: _Made, settings: TrainSettings) -> dict[str, Ratio]:
+def _ratios(made: Made, settings: TrainSettings) -> dict[str, Ratio]:
     if made.table is None:
         return {}
     ratios = {name: made.table.ratio(LEARNED, name) for name in settings.evaluation.baselines}
@@ -352,7 +189,7 @@ def _verdict(baseline: str, ratio: Ratio) -> str:
 
 
 def _write(
-    settings: TrainSettings, scenario: Scenario, made: _Made, directory: Path, at: datetime
+    settings: TrainSettings, scenario: Scenario, made: Made, directory: Path, at: datetime
 ) -> Bundle:
     digest = hashlib.sha256()
     for name in sorted(made.files):
@@ -375,7 +212,7 @@ def _write(
     )
 
 
-def _record(settings: TrainSettings, what: What, made: _Made, bundle: Bundle) -> RunRecord:
+def _record(settings: TrainSettings, what: What, made: Made, bundle: Bundle) -> RunRecord:
     files = dict(made.texts)
     if made.table is not None:
         files["evaluation.json"] = json.dumps(made.table.as_dict(), indent=1).encode()
@@ -401,15 +238,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _policy_version(trained: TrainedPolicy) -> str:
-    """Names the content: the same weights have the same version."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(trained.network.state_dict().items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()[:12]
-
-
-def _timed(made: _Made, stage: Stage, run: Callable[[], None]) -> None:
+def _timed(made: Made, stage: Stage, run: Callable[[], None]) -> None:
     began_s = time.monotonic()
     run()
     made.seconds[stage.value] = time.monotonic() - began_s
