@@ -15,8 +15,9 @@ from steersman.traces.errors import SteersmanError
 
 EXTRAS = {
     "sim": ("numba", "gymnasium", "scipy"),
+    "tokenizer": ("tokenizers",),
     "train": (
-        *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript", "onnxmltools"),
+        *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript"),
         *("matplotlib", "jinja2"),
     ),
 }

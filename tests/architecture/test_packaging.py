@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -16,13 +17,19 @@ from steersman import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
+NOT_SOURCES = shutil.ignore_patterns(
+    ".git", ".venv", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info", "reports", "logs"
+)
+
 pytestmark = pytest.mark.timeout(600)  # the network may be slow
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)]
+    """Built from a copy: setuptools leaves its build folder where the sources are."""
+    source, out = tmp_path_factory.mktemp("source") / "steersman", tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=NOT_SOURCES)
+    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     (built,) = out.glob("*.whl")
     return built

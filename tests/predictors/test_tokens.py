@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,7 +78,6 @@ def test_it_remembers_a_bounded_number_of_models() -> None:
 
 
 def test_a_real_tokenizer_counts_exactly(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="the optional 'tokenizers' package")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
