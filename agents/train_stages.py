@@ -114,7 +114,7 @@ def policy_stage(
         version=_policy_version(trained),
     )
     made.metrics |= {
-        "policy.check_ratio": trained.check_ratio,
+        "policy.best_check_ratio": trained.check_ratio,
         "policy.states": float(trained.states),
         "policy.decisions": float(trained.decisions),
         "policy.seconds": trained.seconds,

@@ -88,7 +88,7 @@ class PPOSettings(Settings):
 class CounterfactualSettings(Settings):
     """All-action improvement on what every choice would have cost (`counterfactual.py`)."""
 
-    clusters: int = Field(32, ge=1, le=1024, description="clusters practised on in a round")
+    clusters: int = Field(48, ge=1, le=1024, description="clusters practised on in a round")
     stride: int = Field(10, ge=1, description="every how many decisions one is asked about")
     horizon_s: float = Field(
         10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
@@ -104,7 +104,7 @@ class CounterfactualSettings(Settings):
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )
     most_regret: float = Field(
-        5.0, gt=0, description="cap on how much worse than the best a choice counts, in units of J"
+        2.0, gt=0, description="cap on how much worse than the best a choice counts, in units of J"
     )
 
 

@@ -8,8 +8,8 @@ needs no sampled actions and no critic: the loss is the expected added cost unde
     L(θ) = mean over states of  w Σ_a π_θ(a | s) (c(s, a) - min_a' c(s, a'))
 
 in rounds: practise with the policy as it is (some actions drawn at random, so that recovering from a
-bad state is learned too), ask, add the answers to what is known, and improve on all of it. `w` makes
-up for the cost that any choice has on a busy cluster, since policies are compared by ratios.
+bad state is learned too), ask, add the answers to what is known, and improve on all of it. `w` is one
+over the mean cost of a request on that cluster, since policies are compared by ratios.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class States:
     regret: Tensor
     """(k, n): added cost of each action over the cheapest's; 0 where masked."""
     weight: Tensor
-    """(k,)"""
+    """(k,): one over a request's cost on that cluster, so that busy ones do not drown the rest."""
 
     def __len__(self) -> int:
         return len(self.mask)
@@ -115,7 +115,7 @@ class _Walk:
         return choice
 
     def ask(self, start: Memory, settings: CounterfactualSettings) -> States:
-        """Play the recorded futures."""
+        """Play the recorded futures; ends the cluster's own run."""
         costs = added_costs(
             start,
             self._choices,
@@ -131,7 +131,8 @@ class _Walk:
         regret = np.zeros(mask[known].shape, dtype=np.float32)
         regret[:, : costs.shape[1]] = np.minimum(costs - cheapest, settings.most_regret)
         regret *= mask[known]
-        usual = max(float(cheapest.mean()), 0.0) if len(cheapest) else 0.0
+        self._cluster.finish()
+        usual = self._cluster.cost_accrued / len(self._choices)
         weight = np.full(len(cheapest), 1.0 / (LEAST_COST + usual), dtype=np.float32)
         kept = (replicas[known], request[known], pool[known], mask[known], regret, weight)
         return States(*(torch.from_numpy(array) for array in kept))

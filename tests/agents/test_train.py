@@ -79,7 +79,7 @@ def test_the_run_tells_what_was_done_on_what_and_how_well(result: TrainResult, p
     assert run.data.params["policy.ppo.clip"] == "0.2"
     assert run.data.params["scenario"] == "tiny"
     assert run.data.tags["fingerprint"] == result.bundle.manifest.trained_on["fingerprint"]
-    for name in ("length.pinball_p50", "policy.check_ratio", "evaluation.j_ratio.p2c.lo"):
+    for name in ("length.pinball_p50", "policy.best_check_ratio", "evaluation.j_ratio.p2c.lo"):
         assert run.data.metrics[name] == pytest.approx(result.metrics[name])
     assert client.get_metric_history(run.info.run_id, "policy.check_ratio")
     table = json.loads(Path(client.download_artifacts(run.info.run_id, "evaluation.json")).read_text())
