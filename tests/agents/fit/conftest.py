@@ -1,0 +1,3 @@
+"""The tests import LightGBM themselves: let the package look for its OpenMP runtime first."""
+
+import steersman.agents.fit  # noqa: F401
