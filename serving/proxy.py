@@ -172,8 +172,10 @@ class Proxy:
             exchange.status = Status.CANCELLED
             return
         self._monitor.failed(route.replica, "a request timed out")
-        if exchange.http_status:
+        if exchange.first_token_s is not None:
             await self._relay.break_stream(exchange, Code.BACKEND_TIMEOUT, "the replica fell silent")
             return
+        if exchange.http_status:
+            return  # a whole answer, begun: only a connection that breaks says that it is not whole
         # Not tried elsewhere: the client has waited long enough, and the request may be the reason.
         raise ApiError(504, Code.BACKEND_TIMEOUT, "the replica did not answer in time; try again")

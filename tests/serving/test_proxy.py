@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import aiohttp
 import orjson
 import pytest
 
@@ -123,6 +124,26 @@ async def test_a_stream_that_falls_silent_ends_with_an_error_event() -> None:
         assert status == 200
         assert b'"code":"backend_timeout"' in got
         await eventually(lambda: fleet[0].hung_up == 1)
+
+
+@pytest.mark.parametrize("then", ["hang", "abort"])
+async def test_a_large_whole_answer_that_is_cut_short_does_not_look_complete(then: str) -> None:
+    async def cut_short(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
+        )
+        writer.write(b'{"choices":' + b" " * 100)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        await (silent if then == "hang" else reset)(request, writer)
+
+    settings = {"timeouts": {"idle_s": 0.2, "drain_s": 1.0}, "limits": {"hold_bytes": 10}}
+    async with rig(cut_short, **settings) as (router, _fleet):
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await router.post()
+        failed = 'steersman_requests_total{model="m",status="failed"}'
+        assert await router.metric(failed) == 1.0
+        assert not router.parts.fleet.state[:, 17:22].any()
 
 
 async def test_a_first_byte_that_never_comes_is_a_504() -> None:
