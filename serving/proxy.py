@@ -83,7 +83,8 @@ class Proxy:
         await exchange.send_whole(failure.answer)
 
     def _may_retry(self, exchange: Exchange, failure: TryElsewhere) -> bool:
-        if exchange.retries >= self._settings.retries.attempts:
+        nobody_left = exchange.prepared.excluded.all()
+        if nobody_left or exchange.retries >= self._settings.retries.attempts:
             return False
         if not self._budget.spend():
             self._metrics.retries_denied.inc()

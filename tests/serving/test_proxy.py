@@ -129,9 +129,7 @@ async def test_a_stream_that_falls_silent_ends_with_an_error_event() -> None:
 @pytest.mark.parametrize("then", ["hang", "abort"])
 async def test_a_large_whole_answer_that_is_cut_short_does_not_look_complete(then: str) -> None:
     async def cut_short(request: Received, writer: asyncio.StreamWriter) -> None:
-        writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n")
         writer.write(b'{"choices":' + b" " * 100)
         await writer.drain()
         await asyncio.sleep(0.05)
@@ -186,6 +184,14 @@ async def test_when_everybody_refuses_the_last_words_pass() -> None:
         status, got, headers = await router.post()
         assert (status, got, headers["retry-after"]) == (503, refusal, "7")
         assert [len(backend.received) for backend in fleet] == [1, 1]
+
+
+async def test_with_nobody_else_to_ask_nothing_counts_as_a_retry() -> None:
+    async with rig(reset) as (router, fleet):
+        assert (await router.post())[0] == 503
+        assert b"steersman_retries_total{" not in (await router.get("/metrics"))[1]
+        assert await router.metric("steersman_retries_denied_total") == 0.0
+    assert len(fleet[0].received) == 1
 
 
 async def test_retry_after_is_honoured() -> None:
