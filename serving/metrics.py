@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from steersman.agents.evaluate.statistics import jain_index, max_over_mean
 from steersman.predictors import ledger as L
 from steersman.predictors.analytic import load_now
 from steersman.serving.loops import Clock
@@ -150,18 +150,3 @@ class _FleetCollector(Collector):
             jain.add_metric([pool.model], jain_index(use))
             ratio.add_metric([pool.model], max_over_mean(use))
         yield from (healthy, size, jain, ratio)
-
-
-def jain_index(load: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-    """Jain's fairness index, (sum x)^2 / (n sum x^2): 1 where all are equal, 1/n where one has all.
-
-    1 for nobody or nothing.
-    """
-    squares = float((load * load).sum())
-    return float(load.sum()) ** 2 / (len(load) * squares) if squares > 0.0 else 1.0
-
-
-def max_over_mean(load: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-    """Largest load over the mean; 1 for nobody or nothing."""
-    total = float(load.sum())
-    return float(load.max()) * len(load) / total if total > 0.0 else 1.0

@@ -55,12 +55,13 @@ def paired_ratio(
 
 
 def jain_index(load: Float64) -> float:
-    """Jain's fairness index, (Σx)² / (n Σx²): 1 is even, 1/n is all on one; 1 for no load at all."""
+    """Jain's fairness index, (Σx)² / (n Σx²): 1 is even, 1/n is all on one; 1 for nobody or no load
+    at all."""
     squares = float((load**2).sum())
     return float(load.sum()) ** 2 / (len(load) * squares) if squares > 0 else 1.0
 
 
 def max_over_mean(load: Float64) -> float:
-    """The busiest over the mean; 1 for no load at all."""
-    mean = float(load.mean())
-    return float(load.max()) / mean if mean > 0 else 1.0
+    """The busiest over the mean; 1 for nobody or no load at all."""
+    total = float(load.sum())
+    return float(load.max()) * len(load) / total if total > 0 else 1.0

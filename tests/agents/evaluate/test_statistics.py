@@ -61,9 +61,18 @@ def test_what_is_not_a_pair_of_positive_figures_is_refused() -> None:
         paired_ratio({})
 
 
-def test_balance() -> None:
-    assert jain_index(np.array([2.0, 2.0, 2.0])) == pytest.approx(1.0)
-    assert jain_index(np.array([5.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
-    assert jain_index(np.zeros(3)) == 1.0
-    assert max_over_mean(np.array([3.0, 0.0, 0.0])) == pytest.approx(3.0)
-    assert max_over_mean(np.zeros(3)) == 1.0
+loads = st.lists(st.floats(0.0, 1e6), min_size=1, max_size=50).map(np.array)
+
+
+@given(loads)
+def test_balance_stays_within_its_bounds(load: NDArray[np.float64]) -> None:
+    assert 1.0 / len(load) - 1e-9 <= jain_index(load) <= 1.0 + 1e-9
+    assert 1.0 - 1e-9 <= max_over_mean(load) <= len(load) + 1e-9
+
+
+def test_balance_at_its_extremes() -> None:
+    assert jain_index(np.array([3.0, 3.0, 3.0])) == pytest.approx(1.0)
+    assert jain_index(np.array([9.0, 0.0, 0.0])) == pytest.approx(1.0 / 3.0)
+    assert max_over_mean(np.array([9.0, 0.0, 0.0])) == pytest.approx(3.0)
+    for nothing in (np.zeros(0), np.zeros(4)):
+        assert jain_index(nothing) == max_over_mean(nothing) == 1.0
