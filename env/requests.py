@@ -11,18 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors import analytic
-from steersman.predictors import ledger as L
 from steersman.predictors.bulk import trace_length_features
-from steersman.predictors.features import (
-    LARGE_MODEL_WEIGHTS_GIB,
-    LENGTH_FEATURES,
-    REQUEST_FEATURES,
-    TPOT_SLO_LARGE_S,
-    TPOT_SLO_S,
-    TTFT_SLO_FACTOR,
-    TTFT_SLO_FLOOR_S,
-)
+from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES, slo_columns
 from steersman.traces.errors import TraceError
 from steersman.traces.schema import Priority
 from steersman.traces.trace import Trace
@@ -100,14 +90,5 @@ def request_table(
         output_p50=np.ascontiguousarray(output_quantiles[:, 0], dtype=np.float64),
         weight=weights[trace.priority],
         ttft_slo_s=ttft_slo_s,
-        tpot_slo_s=tpot_slo_s,
+        tpot_slo_s=np.full(n, tpot_slo_s),
     )
-
-
-def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, Float64]:
-    """`predictors.features.slo_s` of many prompts, each (n,)."""
-    unloaded = analytic.unloaded_ttft_s(state, prompt_tokens[:, None])
-    ttft = np.maximum(TTFT_SLO_FLOOR_S, TTFT_SLO_FACTOR * np.median(unloaded, axis=1))
-    large = float(state[:, L.WEIGHTS_GIB].max()) >= LARGE_MODEL_WEIGHTS_GIB
-    tpot = np.full(len(prompt_tokens), TPOT_SLO_LARGE_S if large else TPOT_SLO_S)
-    return ttft, tpot

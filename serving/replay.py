@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, SecretStr, field_validator
 
 from steersman.predictors import ledger
-from steersman.predictors.features import TPOT_SLO_S, TTFT_SLO_FLOOR_S, slo_s
+from steersman.predictors.features import TPOT_SLO_S, TTFT_SLO_FLOOR_S, slo_columns
 from steersman.serving.endpoint import find_model
 from steersman.serving.replay_request import Exchange, Sent, send
 from steersman.serving.replay_result import ReplayResult
@@ -70,8 +70,8 @@ class ReplaySettings(Settings):
 def service_levels(trace: Trace, profiles: Sequence[HardwareProfile]) -> NDArray[np.float64]:
     """TTFT and TPOT objectives of every request on a pool of these replicas, (n, 2) seconds."""
     state = np.stack([ledger.new_row(profile) for profile in profiles])
-    tokens = trace.input_tokens.tolist()
-    return np.array([slo_s(state, float(count)) for count in tokens]).reshape(len(trace), 2)
+    ttft_s, tpot_s = slo_columns(state, trace.input_tokens.astype(np.float64))
+    return np.column_stack((ttft_s, np.full(len(trace), tpot_s)))
 
 
 async def replay(

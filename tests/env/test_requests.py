@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.env.profiles import load_profile
-from steersman.env.requests import request_table, slo_columns
-from steersman.predictors import ledger
+from steersman.env.requests import request_table
+from steersman.predictors import analytic, ledger
 from steersman.predictors.features import length_features, request_features, slo_s
 from steersman.predictors.history import causal_quantiles
 from steersman.traces.errors import TraceError
@@ -65,8 +65,17 @@ def test_columns_are_what_the_router_computes_one_by_one(trace: Trace) -> None:
 
 def test_service_levels_are_looser_for_large_models() -> None:
     large = np.stack([ledger.new_row(load_profile("a100-tp4-llama-3.1-70b"))])
-    assert slo_columns(STATE, np.array([10.0]))[1] == 0.05
-    assert slo_columns(large, np.array([10.0]))[1] == 0.1
+    assert slo_s(STATE, 10.0)[1] == 0.05
+    assert slo_s(large, 10.0)[1] == 0.1
+
+
+@given(st.integers(1, 9), st.integers(0, 10**6))
+def test_service_levels_follow_the_median_replica(replicas: int, prompt_tokens: int) -> None:
+    slowness = np.random.default_rng(replicas).uniform(0.5, 5.0, replicas)
+    state = np.repeat(STATE[:1], replicas, axis=0)
+    state[:, ledger.PREFILL_TOKEN_S] *= slowness
+    unloaded = analytic.unloaded_ttft_s(state, np.full(1, float(prompt_tokens)))
+    assert slo_s(state, float(prompt_tokens))[0] == max(1.0, 3.0 * float(np.median(unloaded)))
 
 
 def test_without_predictions_the_traces_quantiles_stand_in() -> None:
