@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from steersman.traces.errors import ArtifactError
 from steersman.traces.schema import Observation
 
 Float32 = NDArray[np.float32]
+
+_ANYTHING = np.float32(1e30)
+"""Beyond every feature, and small enough that widening it does not overflow."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,16 @@ class Ranges:
         rows = replicas.reshape(-1, replicas.shape[-1])
         asked = requests.reshape(-1, requests.shape[-1])
         return cls(rows.min(axis=0), rows.max(axis=0), asked.min(axis=0), asked.max(axis=0))
+
+    def regardless_of(self, request: Sequence[int]) -> Ranges:
+        """The same ranges, but for some request features, of which any finite value lies inside.
+
+        Args:
+            request: positions in REQUEST_FEATURES.
+        """
+        lower, upper = self.request_lower.copy(), self.request_upper.copy()
+        lower[list(request)], upper[list(request)] = -_ANYTHING, _ANYTHING
+        return replace(self, request_lower=lower, request_upper=upper)
 
     def share_outside(self, observation: Observation, tolerance: float) -> float:
         """Share of the features of the request and of the allowed candidates that lie outside.

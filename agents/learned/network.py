@@ -33,6 +33,8 @@ _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 IGNORED = ("hour_sin", "hour_cos")
 """Request features that only the length model should read: a policy trained on part of a day would make
 something of the hour, and meet other hours when it serves."""
+_UNREAD = 1e12
+"""Standard deviation that is given to what must not be read: whatever comes, it is about zero."""
 _CLIP = 6.0
 """Compressed inputs are clipped to this many standard deviations: far outside, the guard decides."""
 
@@ -72,7 +74,10 @@ class Compress(nn.Module):
 
     @torch.no_grad()
     def fit(self, rows: Tensor, ignored: Sequence[int] = ()) -> None:
-        """Set the constants from (k, features) training rows; the ignored features come out as 0."""
+        """Set the constants from (k, features) training rows.
+
+        The ignored features, and those that never vary in these rows, come out as 0 from now on.
+        """
         for i in range(rows.shape[-1]):
             magnitude = rows[:, i].abs()
             magnitude = magnitude[magnitude > 0]
@@ -80,10 +85,11 @@ class Compress(nn.Module):
                 self.scale[i] = 1.0 / magnitude.median()
         compressed = torch.sign(rows) * torch.log1p(torch.abs(rows) * self.scale)
         self.mean.copy_(compressed.mean(dim=0))
-        # A feature that never varied keeps its scale: its normalised value stays near zero.
+        # The weights of a feature that never varied are what they were at random: were it to vary when
+        # the policy serves, they would speak. It is not read either.
         std = compressed.std(dim=0, unbiased=False)
-        self.std.copy_(torch.where(std > 1e-3, std, torch.ones_like(std)))
-        self.std[list(ignored)] = 1e12
+        self.std.copy_(torch.where(std > 1e-3, std, torch.full_like(std, _UNREAD)))
+        self.std[list(ignored)] = _UNREAD
 
 
 class RoutingNetwork(nn.Module):
@@ -144,6 +150,11 @@ class RoutingNetwork(nn.Module):
         self.compress_replicas.fit(replicas[mask])
         ignored = [REQUEST_INDEX[name] for name in IGNORED]
         self.compress_context.fit(torch.cat([request, pool], dim=-1), ignored)
+
+    def unread_request_features(self) -> list[int]:
+        """Positions in REQUEST_FEATURES of what does not reach the network: ignored, or never varied."""
+        unread = self.compress_context.std[: len(REQUEST_FEATURES)] >= _UNREAD
+        return [int(i) for i in torch.nonzero(unread).flatten()]
 
     def value_parameters(self) -> list[nn.Parameter]:
         """What only the value uses."""

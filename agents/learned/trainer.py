@@ -131,10 +131,13 @@ class PolicyTrainer:
         if self._settings.ppo_share > 0 and self._spent_s() < budget_s:
             self._ppo(budget_s)
         states = States.join(self._at.known)
+        network = self._at.best.eval()
+        ranges = Ranges.of(states.replicas[states.mask].numpy(), states.request.numpy())
         self._tell(1.0, "done")
         return TrainedPolicy(
-            network=self._at.best.eval(),
-            ranges=Ranges.of(states.replicas[states.mask].numpy(), states.request.numpy()),
+            network=network,
+            # What the network does not read cannot mislead it: the guard need not look at it.
+            ranges=ranges.regardless_of(network.unread_request_features()),
             pool_range=(states.pool.numpy().min(axis=0), states.pool.numpy().max(axis=0)),
             parity=_parity(states, self._seed),
             check_ratio=self._at.best_ratio,

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from steersman.agents.ranges import Ranges
 from steersman.agents.samples import sample_observation
-from steersman.predictors.features import REPLICA_FEATURES, REPLICA_INDEX, REQUEST_FEATURES
+from steersman.predictors.features import (
+    REPLICA_FEATURES,
+    REPLICA_INDEX,
+    REQUEST_FEATURES,
+    REQUEST_INDEX,
+)
 from steersman.traces.errors import ArtifactError
 
 F, Q = len(REPLICA_FEATURES), len(REQUEST_FEATURES)
@@ -47,6 +52,18 @@ def test_a_feature_that_never_varied_notices_another_constant() -> None:
     assert ranges.share_outside(seen, 0.25) == 0.0
     seen.replicas[:, column] *= 2.0
     assert ranges.share_outside(seen, 0.25) == pytest.approx(2 / (2 * F + Q))
+
+
+def test_what_the_policy_does_not_read_may_be_anything_finite() -> None:
+    seen = sample_observation(np.random.default_rng(0), 2, allowed=2)
+    unread = [REQUEST_INDEX["hour_sin"], REQUEST_INDEX["prefix_blocks"]]
+    ranges = Ranges.of(seen.replicas, seen.request)
+    seen.request[unread] = -0.7, 4096.0
+    assert ranges.share_outside(seen, 0.25) == pytest.approx(2 / (2 * F + Q))
+    ranges = ranges.regardless_of(unread)
+    assert ranges.share_outside(seen, 0.25) == 0.0
+    seen.request[unread[0]] = np.nan
+    assert ranges.share_outside(seen, 0.25) == pytest.approx(1 / (2 * F + Q))
 
 
 def test_bounds_of_other_features_are_refused() -> None:

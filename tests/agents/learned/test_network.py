@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.network import MASKED, Compress
-from steersman.predictors.features import REPLICA_INDEX
+from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.traces.schema import Observation
 from tests.agents.learned.conftest import make_network, random_batch
 
@@ -86,7 +86,23 @@ def test_compression_keeps_order_and_bounds_what_is_extreme() -> None:
     assert float(squeezed.abs().max()) <= 6.0
 
 
-def test_a_feature_that_never_varied_stays_quiet() -> None:
+def test_a_feature_that_never_varied_says_nothing_when_it_serves() -> None:
     compress = Compress(1)
     compress.fit(torch.full((10, 1), 80.0))
-    assert float(compress(torch.tensor([[80.0]]))) == 0.0
+    quiet = compress(torch.tensor([[80.0], [0.0], [1e6]]))
+    np.testing.assert_allclose(quiet.numpy(), 0.0, atol=1e-6)
+
+
+def test_what_training_could_not_teach_does_not_move_the_choice() -> None:
+    batch = random_batch(6, 64, 6)
+    unseen = [REQUEST_INDEX[name] for name in ("prefix_blocks", "has_code", "turns")]
+    batch.request[:, unseen] = 0.0
+    network = make_network(seed=2)
+    network.fit_compression(
+        *map(torch.from_numpy, (batch.replicas, batch.request, batch.pool, batch.mask))
+    )
+    assert {*unseen, REQUEST_INDEX["hour_sin"]} <= set(network.unread_request_features())
+    assert REQUEST_INDEX["input_tokens"] not in network.unread_request_features()
+    before = head_logits(network, batch)
+    batch.request[:, unseen] = (300.0, 1.0, 9.0)
+    np.testing.assert_allclose(head_logits(network, batch), before, rtol=1e-5, atol=1e-5)

@@ -10,12 +10,14 @@ import torch
 from steersman.agents.learned.check import Checker
 from steersman.agents.learned.export import export_policy
 from steersman.agents.learned.network import RoutingNetwork
-from steersman.agents.learned.served import KIND, POLICY_FEATURES
+from steersman.agents.learned.served import KIND, POLICY_FEATURES, LearnedPolicy
 from steersman.agents.learned.trainer import PolicyTrainer, TrainedPolicy
 from steersman.env.scenario import load_source
+from steersman.predictors.features import REQUEST_INDEX
 from steersman.predictors.length import FallbackLength
 from steersman.predictors.onnx_model import OnnxModel
 from steersman.traces.errors import ArtifactError
+from steersman.traces.schema import Observation
 from tests.agents.learned.scenes import scenario, small_settings, source
 
 
@@ -68,7 +70,25 @@ def test_what_was_trained_can_be_served() -> None:
     data = export_policy(
         trained.network, trained.ranges, trained.pool_range, trained.parity, version="t"
     )
-    OnnxModel.parse(data, kind=KIND, features=POLICY_FEATURES, source="trained")
+    model = OnnxModel.parse(data, kind=KIND, features=POLICY_FEATURES, source="trained")
+    served = LearnedPolicy(model, np.random.default_rng(0))
+    # A trace of token counts says nothing of the text, and little of the day: traffic will.
+    seen = Observation(
+        *(
+            part[0]
+            for part in (
+                trained.parity.replicas,
+                trained.parity.request,
+                trained.parity.pool,
+                trained.parity.mask,
+            )
+        )
+    )
+    before = served.head_scores(seen)
+    for name, value in {"prefix_blocks": 300.0, "question_type": 2.0, "hour_cos": -1.0}.items():
+        seen.request[REQUEST_INDEX[name]] = value
+    assert served.ranges.share_outside(seen, 0.0) == 0.0
+    np.testing.assert_allclose(served.head_scores(seen), before, rtol=1e-4, atol=1e-4)
 
 
 def test_resumes_where_it_stopped(tmp_path: Path) -> None:
