@@ -125,7 +125,8 @@ def downstream_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
 
 
 def _text(value: bytes) -> str:
-    """A value as text that the client session, which writes UTF-8, turns into the same bytes again."""
+    """A value as text for the client session, which writes UTF-8: the same bytes again if they were
+    that, and otherwise the same characters, taken as Latin-1."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -133,11 +134,9 @@ def _text(value: bytes) -> str:
 
 
 def _nominated(headers: RawHeaders) -> frozenset[bytes]:
-    """Headers that `Connection` declares to be of this hop only."""
-    for name, value in headers:
-        if name == b"connection" and value.lower() not in {b"keep-alive", b"close"}:
-            return frozenset(token.strip().lower() for token in value.split(b","))
-    return frozenset()
+    """Headers that `Connection`, however often it is there, declares to be of this hop only."""
+    declared = [value for name, value in headers if name == b"connection"]
+    return frozenset(token.strip().lower() for value in declared for token in value.split(b","))
 
 
 def _first(told: dict[bytes, str], names: tuple[bytes, ...]) -> tuple[bytes, str] | None:
