@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from steersman.env.cluster import Cluster
@@ -22,6 +22,8 @@ LENGTHS = st.tuples(st.floats(0.0, 0.2), st.integers(1, 300), st.integers(1, 80)
     st.integers(1, 300),
     st.sampled_from([1.0, 1.7]),
 )
+# Two that wait for an engine that falls idle start together.
+@example(rows=[(0.0, 1, 1, 0)] * 3, blocks=24, most=2, budget=2, slowdown=1.0)
 def test_times_and_preemptions_are_those_of_the_plain_engine(
     rows: list[tuple[float, int, int, int]], blocks: int, most: int, budget: int, slowdown: float
 ) -> None:
