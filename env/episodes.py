@@ -9,7 +9,7 @@ import numpy as np
 
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names
-from steersman.env.saturation import estimate_saturation
+from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import Split, load_scenario, load_source
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
@@ -75,6 +75,7 @@ class ScenarioSampler:
         self._requests = requests
         self._randomise = randomise
         self._source = load_source(scenario, split)
+        self._saturation = SaturationEstimate(self._source, scenario)
         model = scenario.replicas[0].profile.model.name
         profiles = [load_profile(name) for name in profile_names()]
         self._profiles = [profile for profile in profiles if profile.model.name == model]
@@ -100,7 +101,7 @@ class ScenarioSampler:
         else:
             replicas = self._mix(rng, random)
             staleness = _staleness(rng, random, self._scenario.staleness)
-            rate_rps = rng.uniform(*random.load) * estimate_saturation(replicas, self._source)
+            rate_rps = rng.uniform(*random.load) * self._saturation.of(replicas)
         seed = int(rng.integers(2**31))
         trace = block_bootstrap(
             self._source, rate_rps=rate_rps, duration_s=self._requests / rate_rps, seed=seed

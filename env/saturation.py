@@ -10,7 +10,7 @@ from steersman.env.cluster import Cluster
 from steersman.env.scenario import load_source
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.arrivals import block_bootstrap
-from steersman.traces.schema import ReplicaSpec, Scenario
+from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
 from steersman.traces.trace import Trace
 
 BACKLOG = 16
@@ -71,28 +71,40 @@ def _closed_loop(source: Trace, in_flight: int, count: int, seed: int) -> Trace:
     )
 
 
-def estimate_saturation(replicas: Sequence[ReplicaSpec], trace: Trace) -> float:
+class SaturationEstimate:
     """Saturation in closed form, for pools too many to measure: within about 10 % of it.
 
     With a full batch of N, a request takes its share of `output` decode iterations and its own prefill:
     1 / (output * T(N) / N + prefill). N is what slots and KV memory hold; of the prompt only blocks
     that no earlier request had are computed.
+
+    Args:
+        trace: of which mean lengths and the share of repeated prefixes are taken.
+        measured: a scenario; if its saturation is known, every estimate is corrected by the factor by
+            which the closed form misses it.
     """
-    prompt = float(np.mean(trace.input_tokens))
-    output = float(np.mean(np.maximum(trace.output_tokens, 1)))
-    distinct = len(np.unique(trace.block_hashes))
-    repeated = (len(trace.block_hashes) - distinct) * trace.block_tokens / max(len(trace), 1)
-    uncached = max(prompt - repeated, 1.0)
-    total = 0.0
-    for spec in replicas:
-        profile = spec.profile
-        context = prompt + 0.5 * output
+
+    def __init__(self, trace: Trace, measured: Scenario | None = None) -> None:
+        self._prompt = float(np.mean(trace.input_tokens))
+        self._output = float(np.mean(np.maximum(trace.output_tokens, 1)))
+        distinct = len(np.unique(trace.block_hashes))
+        repeated = (len(trace.block_hashes) - distinct) * trace.block_tokens / max(len(trace), 1)
+        self._uncached = max(self._prompt - repeated, 1.0)
+        self._factor = 1.0
+        if measured is not None and measured.saturation_rps is not None:
+            self._factor = measured.saturation_rps / self.of(measured.replicas)
+
+    def of(self, replicas: Sequence[ReplicaSpec]) -> float:
+        """Requests per second at which these replicas saturate."""
+        return self._factor * sum(self._one(spec.profile) / spec.slowdown for spec in replicas)
+
+    def _one(self, profile: HardwareProfile) -> float:
+        context = self._prompt + 0.5 * self._output
         batch = min(float(profile.max_num_seqs), max(profile.kv_capacity_tokens / context, 1.0))
         iteration_s = (
             profile.host_overhead_s
             + profile.decode_base_s
             + batch * (profile.decode_seq_s + profile.decode_context_s * context)
         )
-        prefill_s = uncached * (profile.prefill_token_s + profile.prefill_token2_s * prompt)
-        total += 1.0 / (spec.slowdown * (output * iteration_s / batch + prefill_s))
-    return total
+        prefill_s = self._uncached * (profile.prefill_token_s + profile.prefill_token2_s * self._prompt)
+        return 1.0 / (self._output * iteration_s / batch + prefill_s)

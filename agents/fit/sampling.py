@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
+from steersman.env.saturation import SaturationEstimate
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.latency import LATENCY_FEATURES, latency_rows
@@ -86,7 +87,7 @@ def sample_run(
     run: Run, scenario: Scenario, trace: Trace, decisions: int, length: LengthPredictor
 ) -> LatencySamples:
     """Play one run and collect what became of every decision."""
-    rate_rps = run.load * saturation_rps(run.replicas, scenario, trace)
+    rate_rps = run.load * SaturationEstimate(trace, scenario).of(run.replicas)
     arrivals = block_bootstrap(trace, rate_rps=rate_rps, duration_s=decisions / rate_rps, seed=run.seed)
     cluster = Cluster(
         run.replicas,
@@ -119,39 +120,6 @@ def join(parts: Sequence[LatencySamples]) -> LatencySamples:
         np.concatenate([part.tpot_s for part in parts]),
         np.concatenate([part.load for part in parts]),
     )
-
-
-def saturation_rps(replicas: Sequence[ReplicaSpec], scenario: Scenario, trace: Trace) -> float:
-    """Requests per second at which a mix saturates: its analytic capacity, times how far the scenario's
-    measured saturation, if there is one, is from the analytic capacity of its own replicas."""
-    analytic_rps = capacity_rps(replicas, trace)
-    if scenario.saturation_rps is None:
-        return analytic_rps
-    return analytic_rps * scenario.saturation_rps / capacity_rps(scenario.replicas, trace)
-
-
-def capacity_rps(replicas: Sequence[ReplicaSpec], trace: Trace) -> float:
-    """Requests per second the replicas can serve, from their profiles and the trace's mean lengths.
-
-    A full batch decodes; each request adds its prefill and its share of the decode iterations. Without
-    prefix reuse, measured saturation lies within a tenth of it.
-    """
-    prompt = float(np.mean(trace.input_tokens))
-    output = max(float(np.mean(trace.output_tokens[trace.output_tokens >= 1])), 1.0)
-    return sum(_capacity_rps(spec.profile, prompt, output) / spec.slowdown for spec in replicas)
-
-
-def _capacity_rps(profile: HardwareProfile, prompt: float, output: float) -> float:
-    context = prompt + 0.5 * output
-    batch = max(min(profile.max_num_seqs, profile.kv_capacity_tokens / context), 1.0)
-    decode_s = (
-        profile.host_overhead_s
-        + profile.decode_base_s
-        + profile.decode_seq_s * batch
-        + profile.decode_context_s * batch * context
-    )
-    prefill_s = profile.prefill_token_s * prompt + profile.prefill_token2_s * prompt**2
-    return 1.0 / (prefill_s + output * decode_s / batch)
 
 
 def _choose(seen: Observation, random_share: float, rng: np.random.Generator) -> int:

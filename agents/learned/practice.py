@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from steersman.agents.fit.sampling import capacity_rps
 from steersman.agents.learned.config import PracticeSettings
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
+from steersman.env.saturation import SaturationEstimate
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.bootstrap import block_bootstrap
@@ -51,8 +51,7 @@ class Practice:
         self._source = source
         self._length = length
         self._profiles = _profiles(scenario, settings)
-        # The analytic capacity is right up to a factor: take the factor from what was measured.
-        self._correction = scenario.saturation_rps / capacity_rps(scenario.replicas, source)
+        self._saturation = SaturationEstimate(source, scenario)
 
     @property
     def most_replicas(self) -> int:
@@ -64,7 +63,7 @@ class Practice:
         s = self.settings
         own = rng.random() < s.scenario_share
         replicas = self.scenario.replicas if own else self._mix(rng)
-        rate_rps = rng.uniform(*s.load) * self._correction * capacity_rps(replicas, self._source)
+        rate_rps = rng.uniform(*s.load) * self._saturation.of(replicas)
         duration_s = max(s.episode_requests * share, 20) / rate_rps
         seed = int(rng.integers(2**31))
         trace = block_bootstrap(self._source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steersman.env.saturation import estimate_saturation, measure_saturation
+from steersman.env.profiles import load_profile
+from steersman.env.saturation import SaturationEstimate, measure_saturation
 from steersman.env.scenario import load_scenario, load_source, make_trace, scenario_names, with_classes
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Priority
+from steersman.traces.schema import Priority, ReplicaSpec
 from steersman.traces.settings import CONFIG_ROOT
 from tests.env.worlds import request, trace_of
 
@@ -26,7 +27,7 @@ def test_every_scenario_that_ships_can_be_run(name: str) -> None:
     rate = scenario.load * scenario.saturation_rps
     assert len(trace) == round(60.0 * rate)
     uncached = replace(scenario, conversations=None)
-    estimate = estimate_saturation(scenario.replicas, load_source(uncached))
+    estimate = SaturationEstimate(load_source(uncached)).of(scenario.replicas)
     if scenario.conversations is None:
         assert 0.8 * estimate < scenario.saturation_rps < 1.2 * estimate
 
@@ -44,6 +45,27 @@ def test_saturation_is_measured_as_stored() -> None:
     assert measured == pytest.approx(scenario.saturation_rps, rel=0.1)
     with pytest.raises(ValueError, match="at least"):
         measure_saturation(scenario, requests=100)
+
+
+def test_estimates_grow_with_replicas_and_speed() -> None:
+    trace = load_source(load_scenario("mixed"))
+    fast, slow = (ReplicaSpec(name, load_profile(f"{name}-llama-3.1-8b")) for name in ("h100", "l40s"))
+    of = SaturationEstimate(trace).of
+    assert of([fast]) > 1.5 * of([slow])
+    assert of([fast, slow]) == pytest.approx(of([fast]) + of([slow]))
+    assert of([replace(fast, slowdown=2.0)]) == pytest.approx(0.5 * of([fast]))
+
+
+def test_a_measured_saturation_corrects_the_estimates_of_every_pool() -> None:
+    scenario = load_scenario("mixed")
+    trace, part = load_source(scenario), scenario.replicas[:2]
+    plain = SaturationEstimate(trace).of
+    unmeasured = SaturationEstimate(trace, replace(scenario, saturation_rps=None)).of
+    assert unmeasured(part) == plain(part)
+    measured = replace(scenario, saturation_rps=0.5 * plain(scenario.replicas))
+    corrected = SaturationEstimate(trace, measured).of
+    assert corrected(scenario.replicas) == pytest.approx(0.5 * plain(scenario.replicas))
+    assert corrected(part) == pytest.approx(0.5 * plain(part))
 
 
 def test_the_same_seed_makes_the_same_trace_and_splits_differ() -> None:

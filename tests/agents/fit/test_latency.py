@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import lightgbm as lgb
@@ -11,13 +10,12 @@ import pytest
 
 from steersman.agents.fit.fitted import FittedModel
 from steersman.agents.fit.latency import TARGETS, fit_latency
-from steersman.agents.fit.sampling import capacity_rps, draw_runs, sample_run, saturation_rps
-from steersman.env.profiles import load_profile
+from steersman.agents.fit.sampling import draw_runs, sample_run
 from steersman.env.scenario import load_scenario
 from steersman.predictors.latency import LATENCY_FEATURES, LATENCY_INDEX, LatencyModel, latency_rows
 from steersman.predictors.length import FallbackLength
 from steersman.traces.readers import load_trace
-from steersman.traces.schema import ReplicaSpec, Scenario
+from steersman.traces.schema import Scenario
 from steersman.traces.trace import Trace
 
 RUNS, DECISIONS = 6, 400
@@ -112,26 +110,6 @@ def test_runs_differ_in_hardware_load_and_policy(scenario: Scenario) -> None:
     assert loads[0] < 0.45
     assert loads[-1] > 1.0
     assert len({run.random_share for run in runs}) > 1
-
-
-def test_capacity_grows_with_replicas_and_speed(trace: Trace) -> None:
-    fast, slow = (ReplicaSpec(name, load_profile(f"{name}-llama-3.1-8b")) for name in ("h100", "l40s"))
-    assert capacity_rps([fast], trace) > 1.5 * capacity_rps([slow], trace)
-    assert capacity_rps([fast, slow], trace) == pytest.approx(
-        capacity_rps([fast], trace) + capacity_rps([slow], trace)
-    )
-
-
-def test_a_measured_saturation_corrects_the_capacity_of_every_mix(
-    scenario: Scenario, trace: Trace
-) -> None:
-    analytic = capacity_rps(scenario.replicas, trace)
-    part = scenario.replicas[:2]
-    unmeasured = replace(scenario, saturation_rps=None)
-    assert saturation_rps(part, unmeasured, trace) == capacity_rps(part, trace)
-    measured = replace(scenario, saturation_rps=0.5 * analytic)
-    assert saturation_rps(scenario.replicas, measured, trace) == pytest.approx(0.5 * analytic)
-    assert saturation_rps(part, measured, trace) == pytest.approx(0.5 * capacity_rps(part, trace))
 
 
 def test_bulk_rows_are_the_rows_the_router_would_build(scenario: Scenario, trace: Trace) -> None:
