@@ -17,6 +17,10 @@ FALLBACK_P50 = 200.0
 FALLBACK_P90 = 600.0
 """Output tokens of a tenant nobody knows, without a model: about those of chat traffic."""
 
+MOST_TOKENS = 1_000_000.0
+"""No answer is taken to be longer: a replica's account adds predictions up, and one absurd number would
+drown all others."""
+
 _MAX_TOKENS = LENGTH_FEATURES.index("max_tokens")
 _TENANT_P50 = LENGTH_FEATURES.index("tenant_output_p50")
 _TENANT_P90 = LENGTH_FEATURES.index("tenant_output_p90")
@@ -37,7 +41,7 @@ class LengthPredictor(Protocol):
             features: (b, len(LENGTH_FEATURES)).
 
         Returns:
-            (b, 2), finite, with 1 <= p50 <= p90 <= the client's limit if it set one.
+            (b, 2), with 1 <= p50 <= p90 <= the client's limit if it set one, and <= MOST_TOKENS.
         """
         ...
 
@@ -102,7 +106,7 @@ class LengthModel:
 
 
 def _sound(quantiles: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """1 <= p50 <= p90 <= limit."""
+    """1 <= p50 <= p90 <= limit and MOST_TOKENS."""
     limits = features[:, _MAX_TOKENS, None].astype(np.float64)
-    ordered = np.maximum.accumulate(np.maximum(quantiles, 1.0), axis=1)
+    ordered = np.maximum.accumulate(np.clip(quantiles, 1.0, MOST_TOKENS), axis=1)
     return np.where(limits > 0, np.minimum(ordered, np.maximum(limits, 1.0)), ordered)
