@@ -53,3 +53,15 @@ def test_commands_named_exist_with_their_options(page: Path) -> None:
         if isinstance(command, TyperGroup):
             names = [word for word in rest if not word.startswith("-")]
             assert not names, f"{page.name}: `{line.strip()}`: no command {names}"
+
+
+def test_the_modules_of_the_architecture_page_exist() -> None:
+    """In its tables of steps; a name without a folder stands in that of the name before."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| step \| module \|\n\|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) == 2
+    for row in "".join(tables).splitlines():
+        folder = ROOT
+        for name in re.findall(r"`([\w/.]+)`", row):
+            folder = (ROOT / name).parent if "/" in name else folder
+            assert (folder / Path(name).name).exists(), row
