@@ -15,7 +15,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -37,7 +37,7 @@ from steersman.agents.train_stages import (
     length_stage,
     policy_stage,
 )
-from steersman.env.saturation import measure_saturation
+from steersman.env.saturation import with_traffic
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.bundle import POLICY_FILE, Bundle, write_bundle
 from steersman.traces.schema import Scenario
@@ -117,7 +117,7 @@ def train(
         SteersmanError: in one line; see the stages.
     """
     tell = progress or _ignore
-    scenario = _scenario(settings)
+    scenario = with_traffic(load_scenario(settings.scenario), settings.trace)
     made = Made()
     if what is not What.POLICY:
         _timed(made, Stage.LENGTH, lambda: length_stage(settings, scenario, made, tell))
@@ -153,15 +153,6 @@ def train(
         dict(made.seconds),
         made.curves,
     )
-
-
-def _scenario(settings: TrainSettings) -> Scenario:
-    scenario = load_scenario(settings.scenario)
-    if settings.trace is not None and settings.trace != scenario.trace:
-        scenario = replace(scenario, trace=settings.trace, saturation_rps=None)
-    if scenario.saturation_rps is None:
-        scenario = replace(scenario, saturation_rps=measure_saturation(scenario))
-    return scenario
 
 
 def _ratios(made: Made, settings: TrainSettings) -> dict[str, Ratio]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -57,6 +58,18 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     ends_s = np.sort((outcomes.arrival_s + outcomes.e2e_s)[outcomes.ok])
     first, last = round(WARM_UP * count), len(ends_s) - in_flight
     return float((last - first) / (ends_s[last - 1] - ends_s[first - 1]))
+
+
+def with_traffic(scenario: Scenario, trace: str | None = None) -> Scenario:
+    """A scenario whose saturation is known, with another trace if one is given.
+
+    Saturation depends on the trace: with another one, or where the scenario has none, it is measured.
+    """
+    if trace is not None and trace != scenario.trace:
+        scenario = replace(scenario, trace=trace, saturation_rps=None)
+    if scenario.saturation_rps is None:
+        scenario = replace(scenario, saturation_rps=measure_saturation(scenario))
+    return scenario
 
 
 def _closed_loop(source: Trace, in_flight: int, count: int, seed: int) -> Trace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from steersman.cli.common import notes
@@ -58,18 +57,13 @@ def positive_loads(option: str, text: str) -> tuple[float, ...]:
 
 
 def measured(scenario: Scenario, trace: str | None) -> Scenario:
-    """A scenario ready to be loaded: with the trace asked for, and its saturation known.
+    """A scenario ready to be loaded: with the trace asked for, and its saturation known."""
+    from steersman.env.saturation import with_traffic
 
-    Saturation depends on the trace: with another one, or where the scenario has none, it is measured.
-    """
-    from steersman.env.saturation import measure_saturation
-
-    if trace is not None and trace != scenario.trace:
-        scenario = replace(scenario, trace=trace, saturation_rps=None)
-    if scenario.saturation_rps is None:
-        scenario = replace(scenario, saturation_rps=measure_saturation(scenario))
+    ready = with_traffic(scenario, trace)
+    if ready is not scenario:
         notes.print(
-            f"measured the saturation of '{scenario.name}' on {scenario.trace}: "
-            f"{scenario.saturation_rps:.2f} requests/s"
+            f"measured the saturation of '{ready.name}' on {ready.trace}: "
+            f"{ready.saturation_rps:.2f} requests/s"
         )
-    return scenario
+    return ready

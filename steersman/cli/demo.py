@@ -87,11 +87,12 @@ def demo(
 
 def evaluation_slice(stage: Stage, *, load: float, duration_s: float) -> Trace:
     """The first requests of the part of the trace that training never saw, at the wanted load."""
-    from steersman.env.saturation import measure_saturation
+    from steersman.env.saturation import with_traffic
     from steersman.env.scenario import load_source
     from steersman.traces.arrivals import rescale
 
-    saturation_rps = stage.scenario.saturation_rps or measure_saturation(stage.scenario)
+    saturation_rps = with_traffic(stage.scenario).saturation_rps
+    assert saturation_rps is not None
     rate_rps = load * saturation_rps
     part = load_source(stage.scenario, "evaluation")
     return rescale(part.select(range(min(round(rate_rps * duration_s), len(part)))), rate_rps)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from steersman.env.profiles import load_profile
-from steersman.env.saturation import SaturationEstimate, measure_saturation
+from steersman.env.saturation import SaturationEstimate, measure_saturation, with_traffic
 from steersman.env.scenario import load_scenario, load_source, make_trace, scenario_names, with_classes
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Priority, ReplicaSpec
@@ -45,6 +45,20 @@ def test_saturation_is_measured_as_stored() -> None:
     assert measured == pytest.approx(scenario.saturation_rps, rel=0.1)
     with pytest.raises(ValueError, match="at least"):
         measure_saturation(scenario, requests=100)
+
+
+def test_other_traffic_has_another_saturation(tmp_path: Path) -> None:
+    scenario = load_scenario("tiny")
+    assert with_traffic(scenario) is scenario
+    assert with_traffic(scenario, scenario.trace) is scenario
+    rows = "\n".join(f"{i},20,{1 + i % 3}" for i in range(200))
+    path = tmp_path / "short.csv"
+    path.write_text(f"t_s,input_tokens,output_tokens\n{rows}\n")
+    other = with_traffic(scenario, str(path))
+    assert other.trace == str(path)
+    assert other.saturation_rps is not None
+    assert scenario.saturation_rps is not None
+    assert other.saturation_rps > 5 * scenario.saturation_rps
 
 
 def test_estimates_grow_with_replicas_and_speed() -> None:
