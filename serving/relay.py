@@ -148,7 +148,13 @@ class Relay:
             return
         if exchange.first_token_s is None:
             raise broke(self.monitor, replica, aiohttp.ServerDisconnectedError())
-        self._landed(exchange, flight, response.status, tap.usage())
+        if response.status < 400 and not tap.complete:
+            # It says so itself, or a crash looked like an end. The client sees what there is to see.
+            exchange.end_s = self.clock()
+            exchange.reason = Code.STREAM_BROKEN.value
+            exchange.output_tokens = exchange.streamed_tokens
+        else:
+            self._landed(exchange, flight, response.status, tap.usage())
         await exchange.end()
 
     async def _piece(self, exchange: Exchange, piece: bytes) -> None:

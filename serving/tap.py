@@ -6,6 +6,7 @@ is an event whatever the text in it says. Only the last pieces are parsed, once,
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ import orjson
 _KEPT_BYTES = 4 * 2**10
 """Of the end of a stream, at least: the event with `usage` has under 1 KiB, and `[DONE]` follows."""
 _MARK = b"\ndata:"
+_ERROR = re.compile(rb'^data: *\{ *"error" *:', re.MULTILINE)
+"""How an engine says, in a stream it has begun, that it cannot go on."""
 
 
 class Usage(NamedTuple):
@@ -55,8 +58,9 @@ class StreamTap:
 
     @property
     def complete(self) -> bool:
-        """Whether the stream ended as OpenAI's do."""
-        return b"[DONE]" in b"".join(self._kept)[-64:]
+        """Whether the stream ended as OpenAI's do: with `[DONE]`, and no error told before it."""
+        tail = b"".join(self._kept)
+        return b"[DONE]" in tail[-64:] and _ERROR.search(tail) is None
 
     def usage(self) -> Usage | None:
         """`usage` of the last event that has one, if the backend sent it."""

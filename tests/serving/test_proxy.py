@@ -8,6 +8,7 @@ import aiohttp
 import orjson
 import pytest
 
+from steersman.predictors import ledger as L
 from tests.serving.backends import (
     Behaviour,
     Received,
@@ -114,6 +115,25 @@ async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
         assert error["type"] == "server_error"
         assert await router.metric('steersman_requests_total{model="m",status="failed"}') == 1.0
     assert len(fleet[0].received) == 1
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        events(5)[:3],
+        [*events(5)[:3], b'data: {"error":{"message":"out of memory"}}\n\n', b"data: [DONE]\n\n"],
+    ],
+    ids=["no-done", "error-event"],
+)
+async def test_a_stream_that_is_not_complete_passes_but_teaches_nothing(pieces: list[bytes]) -> None:
+    async with rig(stream(pieces)) as (router, _fleet):
+        status, got, _ = await router.post(chat(stream=True))
+        assert (status, got) == (200, b"".join(pieces))
+        assert await router.metric('steersman_requests_total{model="m",status="failed"}') == 1.0
+        assert await router.metric('steersman_output_tokens_total{model="m"}') == 0.0
+        (row,) = router.parts.fleet.state
+        assert not row[17:22].any(), "the account is balanced"
+        assert row[L.MEAN_E2E_S] == row[L.MEAN_TPOT_S] == 0.0
 
 
 async def test_a_stream_that_falls_silent_ends_with_an_error_event() -> None:
