@@ -203,6 +203,8 @@ class Registry:
         """Quiet MLflow, and turn what its layers raise into one line that says what to mend."""
         # A local store for local figures: nothing is reported to anyone.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        # Its bars for copies of a few small files fall in the middle of ours.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         from alembic.util.exc import CommandError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError

@@ -60,6 +60,14 @@ def test_a_run_is_recorded_registered_and_promoted(registry: Registry, bundle: B
     assert load_bundle(registry.champion_directory).contents == bundle.contents
 
 
+def test_recording_and_promoting_say_nothing(
+    registry: Registry, bundle: Bundle, capfd: pytest.CaptureFixture[str]
+) -> None:
+    registry.log_training_run(bundle, RECORD, run_name="quiet")
+    registry.promote()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_the_registered_model_is_an_onnx_model_with_a_signature(
     registry: Registry, bundle: Bundle
 ) -> None:
