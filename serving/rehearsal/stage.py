@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from steersman.serving.rehearsal.fleet import Fleet, free_ports
@@ -19,6 +20,8 @@ from steersman.traces.trace import Trace
 
 WARM_UP_REQUESTS = 12
 """Sent, and not counted, before a replay: connections open, caches of code and models warm."""
+WARM_UP_TOKENS = 16
+"""Longest answer to one of them: nobody should have to wait for more."""
 
 DECISION_DEADLINE_MS = 50
 
@@ -114,6 +117,16 @@ def start_backends(fleet: Fleet, stage: Stage) -> None:
     )
 
 
+def warm_up(trace: Trace) -> Trace:
+    """The first requests with short answers, from a tenant whose history is nobody else's."""
+    first = trace.select(range(min(WARM_UP_REQUESTS, len(trace))))
+    return first.replace(
+        output_tokens=np.minimum(first.output_tokens, WARM_UP_TOKENS),
+        tenant=np.zeros_like(first.tenant),
+        tenants=("warm-up",),
+    )
+
+
 def play(
     fleet: Fleet, stage: Stage, policy: str, trace: Trace, *, on_progress: Progress | None = None
 ) -> ReplayResult:
@@ -127,8 +140,7 @@ def play(
     fleet.start(name, "serve", "--config", str(config), ready=(f"{stage.router_url}/health",))
     try:
         settings = ReplaySettings(url=stage.router_url)
-        warm_up = trace.select(range(min(WARM_UP_REQUESTS, len(trace))))
-        asyncio.run(replay(warm_up, settings))
+        asyncio.run(replay(warm_up(trace), settings))
         slo = service_levels(trace, [spec.profile for spec in stage.scenario.replicas])
         return asyncio.run(replay(trace, settings, slo=slo, on_progress=on_progress))
     finally:
