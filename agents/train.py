@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from steersman.agents.evaluate.contestants import LEARNED
 from steersman.agents.evaluate.statistics import Ratio
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.agents.registry import Registered, Registry, RunRecord
-from steersman.agents.train_settings import TrainSettings, load_train_settings
+from steersman.agents.train_settings import TrainSettings, What, load_train_settings
 from steersman.agents.train_stages import (
     Made,
     Stage,
@@ -53,14 +52,6 @@ __all__ = [
 ]
 
 CHECKPOINT = "policy.checkpoint"
-
-
-class What(StrEnum):
-    """What is trained."""
-
-    ALL = "all"
-    PREDICTORS = "predictors"
-    POLICY = "policy"
 
 
 @dataclass(frozen=True)

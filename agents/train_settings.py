@@ -1,13 +1,22 @@
-"""Settings of a training: one file of `configs/training/`."""
+"""What is trained, and the settings: one file of `configs/training/`. Loads nothing heavy."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field
 
 from steersman.agents.learned.config import PolicySettings
 from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
+
+
+class What(StrEnum):
+    """What is trained."""
+
+    ALL = "all"
+    PREDICTORS = "predictors"
+    POLICY = "policy"
 
 
 class LatencySettings(Settings):

@@ -100,10 +100,13 @@ def evaluation_slice(stage: Stage, *, load: float, duration_s: float) -> Trace:
 
 def _train(config: str, out: Path, mlruns: Path) -> tuple[TrainResult, str]:
     from steersman.agents.registry import Registry
-    from steersman.agents.train import load_train_settings, train
+    from steersman.agents.train_settings import load_train_settings
     from steersman.cli.train import stage_bars
 
     settings = load_train_settings(config)
+    # Seconds to load: a mistake in the settings is told before.
+    from steersman.agents.train import train
+
     with stage_bars() as advance:
         result = train(settings, registry=Registry(mlruns), out=out, promote=True, progress=advance)
     return result, settings.scenario

@@ -11,7 +11,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steersman.agents.train import StageProgress, TrainResult, TrainSettings, What
+    from steersman.agents.train import StageProgress, TrainResult
+    from steersman.agents.train_settings import TrainSettings, What
 
 app = typer.Typer(
     help="Train predictors and the routing policy, and promote them.", no_args_is_help=True
@@ -61,7 +62,7 @@ def train_all(
     json: Json = False,
 ) -> None:
     """Fit the predictors, train the policy, compare it with its baselines, record everything."""
-    from steersman.agents.train import What
+    from steersman.agents.train_settings import What
 
     settings = _settings(config, scenario, trace, budget_s, seed)
     _run(settings, What.ALL, None, mlruns, out, promote=promote, resume=resume, json=json)
@@ -79,7 +80,7 @@ def predictors(
     json: Json = False,
 ) -> None:
     """Fit the output-length and latency models alone."""
-    from steersman.agents.train import What
+    from steersman.agents.train_settings import What
 
     settings = _settings(config, scenario, trace, None, seed)
     _run(settings, What.PREDICTORS, None, mlruns, out, promote=promote, resume=False, json=json)
@@ -103,7 +104,7 @@ def policy(
     json: Json = False,
 ) -> None:
     """Train the routing policy on top of predictors that exist (without any: a constant guess)."""
-    from steersman.agents.train import What
+    from steersman.agents.train_settings import What
 
     settings = _settings(config, scenario, trace, budget_s, seed)
     _run(settings, What.POLICY, models, mlruns, out, promote=promote, resume=resume, json=json)
@@ -131,7 +132,7 @@ def promote_version(
 def _settings(
     config: str, scenario: str | None, trace: str | None, budget_s: float | None, seed: int | None
 ) -> TrainSettings:
-    from steersman.agents.train import load_train_settings
+    from steersman.agents.train_settings import load_train_settings
 
     settings = load_train_settings(config)
     named = {"scenario": scenario, "trace": trace, "seed": seed}
@@ -157,7 +158,7 @@ def _run(
     json: bool,
 ) -> None:
     from steersman.agents.registry import Registry
-    from steersman.agents.train import What, train
+    from steersman.agents.train_settings import What
     from steersman.cli.common import print_json
     from steersman.predictors.bundle import MANIFEST, load_bundle
 
@@ -168,6 +169,9 @@ def _run(
         if models is None and (champion / MANIFEST).is_file():
             models = champion
         base = None if models is None else load_bundle(models)
+    # Seconds to load: mistakes are told before.
+    from steersman.agents.train import train
+
     with stage_bars() as tell:
         result = train(
             settings,

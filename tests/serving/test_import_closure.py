@@ -39,6 +39,7 @@ print(*sorted(set({heavy!r}) & set(sys.modules)))
         "steersman.env.engine_metrics",
         "steersman.agents.learned.served",
         "steersman.agents.guard",
+        "steersman.agents.train_settings",
     ],
 )
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
