@@ -11,6 +11,9 @@ from starlette.responses import Response
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Several times the longest context window, as text."""
 
+_MOST_DIGITS = 12
+"""Of a token count; Python refuses to read numbers of thousands of digits."""
+
 Tokens = Annotated[int, Field(ge=1)]
 
 
@@ -139,6 +142,6 @@ def header_tokens(value: bytes | None, name: str) -> int | None:
     """
     if value is None:
         return None
-    if not value.isdigit() or int(value) < 1:
+    if not value.isdigit() or len(value) > _MOST_DIGITS or int(value) < 1:
         raise bad_request(f"header {name}: {value[:40]!r} is not a positive number of tokens", name)
     return int(value)
