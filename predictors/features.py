@@ -10,7 +10,6 @@ graph, guards compare them with the range seen in training.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +95,6 @@ POOL_FEATURES: tuple[str, ...] = (
 
 REQUEST_INDEX = {name: i for i, name in enumerate(REQUEST_FEATURES)}
 REPLICA_INDEX = {name: i for i, name in enumerate(REPLICA_FEATURES)}
-POOL_INDEX = {name: i for i, name in enumerate(POOL_FEATURES)}
 
 MAX_AGE_S = 60.0
 """Ages above this, and of replicas never scraped, count as this."""
@@ -141,17 +139,6 @@ def length_features(request: Request, tenant_p50: float, tenant_p90: float) -> F
         ),
         dtype=np.float32,
     )
-
-
-def length_feature_matrix(
-    requests: Sequence[Request], tenant_p50: Float64, tenant_p90: Float64
-) -> Float32:
-    """`length_features` of many requests, (len(requests), len(LENGTH_FEATURES))."""
-    rows = [
-        length_features(request, float(p50), float(p90))
-        for request, p50, p90 in zip(requests, tenant_p50, tenant_p90, strict=True)
-    ]
-    return np.array(rows, dtype=np.float32).reshape(len(rows), len(LENGTH_FEATURES))
 
 
 def request_features(

@@ -14,8 +14,6 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float32] | NDArray[np.float64]
-
 
 class Priority(IntEnum):
     """Service class (SPEC C1); a lower value is served first."""
