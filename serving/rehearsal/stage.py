@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from steersman.serving.rehearsal.fleet import Fleet, free_ports
+from steersman.serving.rehearsal.children import Children, free_ports
 from steersman.serving.replay import ReplaySettings, replay, service_levels
 from steersman.serving.replay_result import ReplayResult
 from steersman.traces.errors import ConfigError
@@ -107,9 +107,9 @@ def write_router_config(stage: Stage, policy: str) -> Path:
     return path
 
 
-def start_backends(fleet: Fleet, stage: Stage) -> None:
+def start_backends(children: Children, stage: Stage) -> None:
     """Start every emulated backend; returns when all are ready."""
-    fleet.start(
+    children.start(
         "backends",
         "emulate",
         *("--scenario", stage.scenario_source, "--base-port", str(stage.first_port)),
@@ -128,7 +128,7 @@ def warm_up(trace: Trace) -> Trace:
 
 
 def play(
-    fleet: Fleet, stage: Stage, policy: str, trace: Trace, *, on_progress: Progress | None = None
+    children: Children, stage: Stage, policy: str, trace: Trace, *, on_progress: Progress | None = None
 ) -> ReplayResult:
     """Put a router with the policy in front of the backends, and replay the trace through it.
 
@@ -137,11 +137,11 @@ def play(
     """
     config = write_router_config(stage, policy)
     name = f"router-{policy}"
-    fleet.start(name, "serve", "--config", str(config), ready=(f"{stage.router_url}/health",))
+    children.start(name, "serve", "--config", str(config), ready=(f"{stage.router_url}/health",))
     try:
         settings = ReplaySettings(url=stage.router_url)
         asyncio.run(replay(warm_up(trace), settings))
         slo = service_levels(trace, [spec.profile for spec in stage.scenario.replicas])
         return asyncio.run(replay(trace, settings, slo=slo, on_progress=on_progress))
     finally:
-        fleet.stop(name)
+        children.stop(name)

@@ -114,13 +114,13 @@ def _train(config: str, out: Path, mlruns: Path) -> tuple[TrainResult, str]:
 
 def _replay(stage: Stage, trace: Trace) -> dict[str, ReplayResult]:
     from steersman.cli.common import notes, progress
-    from steersman.serving.rehearsal.fleet import Fleet
+    from steersman.serving.rehearsal.children import Children
     from steersman.serving.rehearsal.stage import play, start_backends
 
     results = {}
-    with Fleet(stage.directory / "logs") as fleet:
+    with Children(stage.directory / "logs") as children:
         notes.print(f"Starting {len(stage.backend_urls)} emulated backends ...")
-        start_backends(fleet, stage)
+        start_backends(children, stage)
         for policy in (OLD, NEW):
             with progress() as bars:
                 task = bars.add_task(f"replay with {policy}", total=len(trace), note="")
@@ -129,7 +129,7 @@ def _replay(stage: Stage, trace: Trace) -> dict[str, ReplayResult]:
                     note = f"{failed} not answered well" if failed else ""
                     bars.update(task, completed=done, note=note)  # noqa: B023 (called before the next)
 
-                results[policy] = play(fleet, stage, policy, trace, on_progress=advance)
+                results[policy] = play(children, stage, policy, trace, on_progress=advance)
     return results
 
 

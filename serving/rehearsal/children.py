@@ -1,7 +1,7 @@
-"""A fleet of child processes on loopback: emulated backends and a router, as a user would start them.
+"""Child processes on loopback: emulated backends and a router, as a user would start them.
 
 Each child is a real `steersman` command in a process group of its own, with its output in a log file.
-All of them are gone when the `Fleet` is closed, also after an error or Ctrl-C.
+All of them are gone when `Children` closes, also after an error or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLL_S = 0.05
 LOG_LINES_SHOWN = 3
 
 
-class Fleet:
+class Children:
     """Starts and stops children. Use as a context manager.
 
     Args:
@@ -38,7 +38,7 @@ class Fleet:
         self._logs = log_directory
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Children:
         self._logs.mkdir(parents=True, exist_ok=True)
         return self
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from steersman.serving.rehearsal.fleet import Fleet, free_ports
+from steersman.serving.rehearsal.children import Children, free_ports
 from steersman.traces.errors import BackendError
 
 
 def test_a_child_that_ends_early_is_reported_with_what_it_said(tmp_path: Path) -> None:
     with (
-        Fleet(tmp_path / "logs") as fleet,
+        Children(tmp_path / "logs") as children,
         pytest.raises(BackendError, match=r"backend: ended with status 2 .*No such command"),
     ):
-        fleet.start("backend", "no-such-command", ready=("http://127.0.0.1:9/health",))
+        children.start("backend", "no-such-command", ready=("http://127.0.0.1:9/health",))
 
 
 def test_children_are_gone_after_an_error(tmp_path: Path) -> None:
@@ -24,9 +24,9 @@ def test_children_are_gone_after_an_error(tmp_path: Path) -> None:
     def work() -> None:
         port = free_ports(1)
         profile, url = "a100-llama-3.1-8b", f"http://127.0.0.1:{port}/health"
-        with Fleet(tmp_path) as fleet:
-            fleet.start("backend", "emulate", "--profile", profile, "--port", str(port), ready=(url,))
-            groups.append(fleet.pid("backend"))
+        with Children(tmp_path) as children:
+            children.start("backend", "emulate", "--profile", profile, "--port", str(port), ready=(url,))
+            groups.append(children.pid("backend"))
             os.killpg(groups[0], 0)  # alive
             raise ZeroDivisionError
 
