@@ -195,6 +195,10 @@ class OutcomeLogWriter:
         return framed if len(framed) <= self._segment_bytes else None
 
     def _write_chunk(self) -> None:
+        if self._segment is not None and self._segment.is_deleted():
+            # Writing on would succeed, and all of it would be lost.
+            log.warning("the outcome log in %s was deleted; a new segment begins", self.directory)
+            self._end_segment()
         if self._segment is not None and self._segment.size + len(self._chunk) > self._segment_bytes:
             self._sync()
             self._end_segment()
@@ -266,6 +270,10 @@ class _Segment:
             os.ftruncate(self._fd, self.size)
             raise
         self.size += done
+
+    def is_deleted(self) -> bool:
+        """Somebody removed the file: it has no name any more."""
+        return os.fstat(self._fd).st_nlink == 0
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -240,6 +241,20 @@ def test_directory_deleted_under_a_writer(tmp_path: Path) -> None:
             if i == 10:
                 shutil.rmtree(tmp_path / "log")
     assert _ids(tmp_path / "log")[-1] == "r19"
+
+
+def test_records_after_the_deletion_of_an_open_segment_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with OutcomeLogWriter(tmp_path / "log", flush_interval_s=3600) as writer:
+        writer.append(_record(0))
+        assert writer.flush()
+        shutil.rmtree(tmp_path / "log")
+        writer.append(_record(1))
+        assert writer.flush()
+        assert (writer.write_errors, writer.dropped) == (0, 0)
+    assert _ids(tmp_path / "log") == ["r1"]
+    assert "was deleted; a new segment begins" in caplog.text
 
 
 def test_wrong_configuration_is_one_clear_line(tmp_path: Path) -> None:
