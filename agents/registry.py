@@ -92,6 +92,18 @@ class Registry:
         """The promoted bundle, as the router reads it; may not exist yet."""
         return self.root / "served" / CHAMPION
 
+    def check(self) -> None:
+        """Make the store's directory and see that it can be written, before hours of work are."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            raise ArtifactError(
+                f"{self.root}: cannot be written ({error.strerror}); "
+                "give a writable directory for the MLflow store"
+            ) from None
+
     def log_training_run(self, bundle: Bundle, record: RunRecord, *, run_name: str) -> Registered:
         """Record a run, register its bundle as a new model version and call it the challenger."""
         with self._explained():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from steersman.agents.train_stages import (
 from steersman.env.saturation import with_traffic
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.bundle import POLICY_FILE, Bundle, write_bundle
+from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
 __all__ = [
@@ -109,6 +111,8 @@ def train(
     """
     tell = progress or _ignore
     scenario = with_traffic(load_scenario(settings.scenario), settings.trace)
+    registry.check()
+    _make_work_directory(out)
     made = Made()
     if what is not What.POLICY:
         _timed(made, Stage.LENGTH, lambda: length_stage(settings, scenario, made, tell))
@@ -144,6 +148,18 @@ def train(
         dict(made.seconds),
         made.curves,
     )
+
+
+def _make_work_directory(out: Path) -> None:
+    """Told now rather than when the checkpoint is due."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{out}: cannot be written ({error.strerror}); give a writable work directory with --out"
+        ) from None
 
 
 def _ratios(made: Made, settings: TrainSettings) -> dict[str, Ratio]:

@@ -66,3 +66,15 @@ def test_mistakes_are_one_line(
     assert "\n" not in str(done.exception)
     with pytest.raises(error, match=message):
         raise done.exception
+
+
+@pytest.mark.parametrize("option", ["--mlruns", "--out"])
+def test_a_place_that_cannot_be_written_is_told_before_training(tmp_path: Path, option: str) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    places = {"--mlruns": str(tmp_path / "mlruns"), "--out": str(tmp_path / "out")}
+    places[option] = str(tmp_path / "file")
+    arguments = [text for pair in places.items() for text in pair]
+    told = RUNNER.invoke(app, ["predictors", "--config", write_settings(tmp_path), *arguments])
+    assert isinstance(told.exception, ArtifactError | ConfigError)
+    assert "file: cannot be written" in str(told.exception)
+    assert "length" not in told.output, "nothing was trained"
