@@ -100,7 +100,12 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The base class raises the signal again after the shutdown; we end well instead."""
+        """The base class raises the signal again after the shutdown; we end well instead.
+
+        Until `startup` is through there is no answer to finish, and Ctrl-C ends the process at once: an
+        interrupted lifespan would be logged as a failure, and compiling cannot be interrupted.
+        """
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         yield
 
     def _read_stdin(self) -> None:

@@ -119,10 +119,15 @@ def _run_scenario(name: str, common: EmulatorSettings, host: str, base_port: int
     def died(member: Member, status: int) -> None:
         notes.print(f"replica {member.id} at {member.url} ended with status {status}", highlight=False)
 
-    with fleet:
-        if not stopped:
-            _show(fleet.members, json=json)
-        fleet.watch(died, lambda: bool(stopped))
+    try:
+        with fleet:
+            if not stopped:
+                _show(fleet.members, json=json)
+            fleet.watch(died, lambda: bool(stopped))
+    except BackendError:
+        if stopped:  # Ctrl-C reaches the replicas too, and ends those that are still starting
+            raise typer.Exit(128 + stopped[0]) from None
+        raise
     if not stopped:
         raise BackendError("every emulated replica has ended; start them again")
 
