@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steersman.agents.train import TrainResult
+    from steersman.agents.train_settings import TrainSettings
     from steersman.serving.rehearsal.comparison import Comparison
     from steersman.serving.rehearsal.stage import Stage
     from steersman.serving.replay_result import ReplayResult
@@ -52,17 +53,19 @@ def demo(
     Everything runs on loopback and needs no GPU. Ends with a comparison and an HTML report.
     """
     from steersman.cli.common import console, notes, print_json
+    from steersman.env.saturation import with_traffic
     from steersman.env.scenario import load_scenario
     from steersman.serving.rehearsal.comparison import compare
     from steersman.serving.rehearsal.stage import choose_stage
 
     notes.rule("1/3  Train predictors and a routing policy in the cluster model")
-    trained, scenario_source = _train(config, out / "training", mlruns)
+    trained, settings = _train(config, out / "training", mlruns)
     bundle = trained.champion or trained.bundle.directory
     notes.print(f"Promoted to champion: version {trained.registered.version}. {trained.verdict}.")
 
     notes.rule("2/3  Serve emulated backends, replay a later part of the trace over HTTP")
-    stage = choose_stage(load_scenario(scenario_source), scenario_source, out, bundle)
+    scenario = with_traffic(load_scenario(settings.scenario), settings.trace)
+    stage = choose_stage(scenario, settings.scenario, out, bundle)
     trace = evaluation_slice(stage, load=load, duration_s=replay_s)
     results = _replay(stage, trace)
 
@@ -87,18 +90,16 @@ def demo(
 
 def evaluation_slice(stage: Stage, *, load: float, duration_s: float) -> Trace:
     """The first requests of the part of the trace that training never saw, at the wanted load."""
-    from steersman.env.saturation import with_traffic
     from steersman.env.scenario import load_source
     from steersman.traces.arrivals import rescale
 
-    saturation_rps = with_traffic(stage.scenario).saturation_rps
-    assert saturation_rps is not None
-    rate_rps = load * saturation_rps
+    assert stage.scenario.saturation_rps is not None
+    rate_rps = load * stage.scenario.saturation_rps
     part = load_source(stage.scenario, "evaluation")
     return rescale(part.select(range(min(round(rate_rps * duration_s), len(part)))), rate_rps)
 
 
-def _train(config: str, out: Path, mlruns: Path) -> tuple[TrainResult, str]:
+def _train(config: str, out: Path, mlruns: Path) -> tuple[TrainResult, TrainSettings]:
     from steersman.agents.registry import Registry
     from steersman.agents.train_settings import load_train_settings
     from steersman.cli.train import stage_bars
@@ -109,7 +110,7 @@ def _train(config: str, out: Path, mlruns: Path) -> tuple[TrainResult, str]:
 
     with stage_bars() as advance:
         result = train(settings, registry=Registry(mlruns), out=out, promote=True, progress=advance)
-    return result, settings.scenario
+    return result, settings
 
 
 def _replay(stage: Stage, trace: Trace) -> dict[str, ReplayResult]:
