@@ -182,13 +182,28 @@ def _play(
             room = batch_cap // stages
             if scheduler == VLLM:
                 count, begun, used = _whole_prompts(
-                    batch[r, k], queue[r, head[r] : tail[r]], prompt, taken, most_tokens,
-                    min(room, batch_cap - held[r]), idle[r], idles[r], room,
+                    batch[r, k],
+                    queue[r, head[r] : tail[r]],
+                    prompt,
+                    taken,
+                    most_tokens,
+                    min(room, batch_cap - held[r]),
+                    idle[r],
+                    idles[r],
+                    room,
                 )
             else:
                 count, begun, used = _chunks(
-                    batch[r, k], queue[r, head[r] : tail[r]], prompt, done, taken, most_tokens,
-                    batch_cap - held[r], idle[r], idles[r], room,
+                    batch[r, k],
+                    queue[r, head[r] : tail[r]],
+                    prompt,
+                    done,
+                    taken,
+                    most_tokens,
+                    batch_cap - held[r],
+                    idle[r],
+                    idles[r],
+                    room,
                 )
             if count == 0:
                 break

@@ -153,9 +153,7 @@ def quiet_costs(members: list[Run], setup: Setup, naive: list[Run]) -> Costs:
     """From the runs below one request a second."""
     own = np.concatenate([run.ttft_s for run in members if run.rate_rps < QUIET_RPS])
     base = np.concatenate([run.ttft_s for run in naive if run.rate_rps < QUIET_RPS])
-    steps = np.concatenate(
-        [run.decode_s / run.output for run in members if run.rate_rps < QUIET_RPS]
-    )
+    steps = np.concatenate([run.decode_s / run.output for run in members if run.rate_rps < QUIET_RPS])
     if setup.offloaded:
         busiest = max((run for run in members if run.rate_rps < QUIET_RPS), key=lambda run: run.rate_rps)
         miss_s = float(np.quantile(busiest.ttft_s, 0.95))

@@ -89,7 +89,9 @@ def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
     found = []
     for run in runs:
         theirs = quantiles({"ttft": run.ttft_s, "e2e": run.e2e_s})
-        ours = perturbed_mean(lambda cost, run=run: _figures(run, cost), fits[run.model].cost, runs=perturbed)  # type: ignore[misc]
+        ours = perturbed_mean(
+            lambda cost, run=run: _figures(run, cost), fits[run.model].cost, runs=perturbed
+        )  # type: ignore[misc]
         group = "fitted" if run.name in FITTED else "predicted"
         group = "saturated" if SATURATED in run.name else group
         found += [
