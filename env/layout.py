@@ -67,6 +67,7 @@ REPLICA = np.dtype(
         ("host_overhead_s", "f8"),
         ("max_num_seqs", "i8"),
         ("max_batched_tokens", "i8"),
+        ("batching", "i8"),  # position in `Batching`
         ("block_tokens", "i8"),
         ("entry_tokens", "i8"),  # tokens of a prefix block; 0: nothing is shared
         ("entry_blocks", "i8"),  # KV blocks of a prefix block

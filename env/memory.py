@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from steersman.env import layout as at
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ReplicaSpec, Staleness
+from steersman.traces.schema import Batching, ReplicaSpec, Staleness
 
 _ALIGN = 64
 """Bytes of a cache line."""
@@ -209,6 +209,7 @@ class Memory:
             replica[field] = getattr(profile, field) * spec.slowdown
         replica["max_num_seqs"] = profile.max_num_seqs
         replica["max_batched_tokens"] = profile.max_batched_tokens
+        replica["batching"] = tuple(Batching).index(Batching(profile.batching))
         replica["block_tokens"] = profile.block_tokens
         replica["kv_blocks"] = kv_blocks
         limit = min(kv_blocks * profile.block_tokens, profile.model.context_window_tokens)

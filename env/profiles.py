@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import HardwareProfile, ModelProfile
+from steersman.traces.schema import Batching, HardwareProfile, ModelProfile
 from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
 
 MEMORY_RESERVE = 0.05
@@ -51,6 +51,12 @@ class ProfileSettings(Settings):
     block_tokens: int = Field(default=16, ge=1, description="Tokens per KV block of the engine.")
     max_num_seqs: int = Field(default=256, ge=1, description="Sequences that may run at once.")
     max_batched_tokens: int = Field(default=2048, ge=1, description="Token budget of an iteration.")
+    batching: Batching = Field(
+        default=Batching.CHUNKED,
+        description="What an iteration is made of: chunked (decodes and chunks of prompts, as vLLM v1), "
+        "prefill-first (whole prompts before decodes, as vLLM v0), or static (a new batch only when "
+        "the last has ended).",
+    )
     hardware_factor: float = Field(default=1.0, gt=0, description="Relative speed, H100 is 1.")
     cost_per_hour: float = Field(default=0.0, ge=0, description="Price of the replica, US dollars.")
     source: str = Field(default="", description="Where the numbers come from.")
@@ -115,13 +121,18 @@ def check_profile(profile: HardwareProfile, *, source: str) -> None:
 
 
 def with_limits(
-    profile: HardwareProfile, *, max_num_seqs: int | None, max_batched_tokens: int | None
+    profile: HardwareProfile,
+    *,
+    max_num_seqs: int | None = None,
+    max_batched_tokens: int | None = None,
+    batching: Batching | None = None,
 ) -> HardwareProfile:
     """The same replica started with other engine limits; None keeps the profile's."""
     return replace(
         profile,
         max_num_seqs=max_num_seqs or profile.max_num_seqs,
         max_batched_tokens=max_batched_tokens or profile.max_batched_tokens,
+        batching=batching or profile.batching,
     )
 
 

@@ -16,7 +16,7 @@ from steersman.env.profiles import load_profile, with_limits
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
 from steersman.traces.readers import load_trace
-from steersman.traces.schema import Conversations, Priority, ReplicaSpec, Scenario, Staleness
+from steersman.traces.schema import Batching, Conversations, Priority, ReplicaSpec, Scenario, Staleness
 from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
 from steersman.traces.trace import Trace
 
@@ -33,6 +33,7 @@ class ReplicaGroup(Settings):
     slowdown: float = Field(default=1.0, gt=0, description="Factor on iteration times; 1 is healthy.")
     max_num_seqs: int | None = Field(default=None, ge=1, description="Overrides the profile's.")
     max_batched_tokens: int | None = Field(default=None, ge=1, description="Overrides the profile's.")
+    batching: Batching | None = Field(default=None, description="Overrides the profile's.")
 
 
 class StalenessSettings(Settings):
@@ -165,6 +166,7 @@ def _specs(settings: ScenarioSettings) -> list[ReplicaSpec]:
             load_profile(group.profile),
             max_num_seqs=group.max_num_seqs,
             max_batched_tokens=group.max_batched_tokens,
+            batching=group.batching,
         )
         for _ in range(group.count):
             specs.append(ReplicaSpec(f"{profile.gpu}-{len(specs)}", profile, group.slowdown))

@@ -5,7 +5,7 @@ sequence, then chunks of unfinished prefills, within `max_batched_tokens`. If a 
 block, the newest of the lowest class that runs is preempted: its blocks are freed, it returns to the
 front of the queue and will be recomputed, but for what is still cached then. If nothing was preempted,
 waiting requests are admitted in order, while a slot, the token budget and KV blocks last. Tokens appear
-at the end of the iteration.
+at the end of the iteration. Engines that do not mix prompts and decodes: `batching.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from steersman.env.account import finished, first_token
+from steersman.env.batching import CHUNKED, count_lookup, start_prompts
 from steersman.env.jit import njit
 from steersman.env.kv import attach, grow, release, release_remembered, share
 from steersman.env.layout import (
@@ -32,9 +33,12 @@ from steersman.env.queues import first_waiting, push_front, remove_waiting
 def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     """Schedule, and set the time at which the iteration will end; idle if there is nothing to do."""
     owner = replicas_in(memory)[replica]
-    budget, preempted = _continue_running(memory, replica)
-    if not preempted and owner.waiting > 0:
-        _admit(memory, replica, budget)
+    if owner.batching == CHUNKED:
+        budget, preempted = _continue_running(memory, replica)
+        if not preempted and owner.waiting > 0:
+            _admit(memory, replica, budget)
+    elif not start_prompts(memory, replica):
+        _continue_running(memory, replica)
     if owner.running == 0:
         owner.iteration_end_s = np.inf
         return
@@ -181,19 +185,7 @@ def _admit(memory: int, replica: int, budget: int) -> None:
         run_in(memory)[replica, owner.running] = slot
         owner.running += 1
         budget -= chunk
-        _count_lookup(memory, replica, slot)
-
-
-@njit
-def _count_lookup(memory: int, replica: int, slot: int) -> None:
-    """Prefix-cache statistics, once per request, as vLLM counts them."""
-    facts = facts_in(memory)[slot]
-    if facts.looked_up == 0:
-        sequence = sequences_in(memory)[slot]
-        facts.looked_up = 1
-        facts.cached_tokens = sequence.computed
-        replicas_in(memory)[replica].prefix_queries += sequence.prompt
-        replicas_in(memory)[replica].prefix_hits += sequence.computed
+        count_lookup(memory, replica, slot)
 
 
 @njit

@@ -24,6 +24,17 @@ class Priority(IntEnum):
     BACKGROUND = 3
 
 
+class Batching(StrEnum):
+    """What an engine's iterations are made of."""
+
+    CHUNKED = "chunked"
+    """Decodes and chunks of prompts together (vLLM v1, Sarathi)."""
+    PREFILL_FIRST = "prefill-first"
+    """Whole prompts when any can be admitted, otherwise decodes (vLLM v0)."""
+    STATIC = "static"
+    """As many whole prompts as fit, and no more until all of them have ended."""
+
+
 class QuestionType(StrEnum):
     """What kind of answer a prompt asks for (SPEC A1)."""
 
@@ -137,6 +148,7 @@ class HardwareProfile:
     """Sequences that may run at once."""
     max_batched_tokens: int = 2048
     """Token budget of an iteration (chunked prefill)."""
+    batching: Batching = Batching.CHUNKED
     hardware_factor: float = 1.0
     """Relative speed for SPEC B1's base weight; A100 is 0.7, H100 is 1."""
     cost_per_hour: float = 0.0

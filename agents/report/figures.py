@@ -82,6 +82,24 @@ def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float]], *
     return _svg(draw)
 
 
+def error_bars(names: Sequence[str], series: Mapping[str, Sequence[float]], *, label: str) -> str:
+    """Horizontal bars from zero, one group per name from top to bottom, one bar per series."""
+
+    def draw(axes: Axes) -> None:
+        height = 0.8 / max(len(series), 1)
+        places = np.arange(len(names))[::-1]
+        for i, ((name, values), colour) in enumerate(zip(series.items(), _colours(), strict=False)):
+            offset = ((len(series) - 1) / 2 - i) * height
+            axes.barh(places + offset, values, height * 0.94, label=name, color=colour)
+        axes.axvline(0.0, color="#888888", linewidth=1.0)
+        axes.set_yticks(places, names)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(label)
+        axes.legend(loc="lower right")
+
+    return _svg(draw, width=7.0, height=1.2 + 0.34 * len(names))
+
+
 def curves(
     series: Mapping[str, tuple[Values, Values]], *, x_label: str, y_label: str, log_y: bool = False
 ) -> str:

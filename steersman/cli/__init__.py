@@ -10,7 +10,18 @@ import sys
 
 import typer
 
-from steersman.cli import demo, emulate, evaluate, replay, serve, simulate, trace, train, version
+from steersman.cli import (
+    calibrate,
+    demo,
+    emulate,
+    evaluate,
+    replay,
+    serve,
+    simulate,
+    trace,
+    train,
+    version,
+)
 from steersman.traces.errors import SteersmanError
 
 EXTRAS = {
@@ -32,6 +43,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(simulate.simulate)
+app.command()(calibrate.calibrate)
 app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)

@@ -1,0 +1,259 @@
+"""A real cluster under several routing set-ups: does the model rank them as reality does?
+
+Eight replicas of an 8B model answered users who each came with 21 thousand tokens of history. Set-ups
+differ in routing (`naive` and `aibrix_naive` at random, prefix-aware, by session) and in where old KV
+blocks go (nowhere, to host memory, to a store outside). What a set-up costs is taken from its quiet
+runs, below one request a second; the ranking at 1.3 to 2.5 requests a second is predicted:
+
+- a full prompt and a decode step, from `naive`: the A100 profile, scaled;
+- per set-up, what a request costs whose history is in GPU memory (its quickest);
+- for offloaded histories, how long loading one takes (the 95th percentile, where nobody computes any).
+
+The runs of a set-up are replayed one after another at rising rates, on replicas whose caches stay warm.
+Where histories are offloaded all users have been there before, since even the first are served quickly.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.agents.fidelity.comparison import Comparison, perturbed_mean
+from steersman.env.cluster import Cluster
+from steersman.env.iterations import cost_of, with_cost
+from steersman.env.profiles import load_profile
+from steersman.predictors import ledger as L
+from steersman.traces.schema import HardwareProfile, ReplicaSpec, Request
+from steersman.traces.trace import Trace
+
+Floats = NDArray[np.float64]
+
+REPLICAS = 8
+QUIET_RPS = 1.0
+COMPARED_RPS = (1.3, 1.7, 2.1, 2.5)
+TIE = 0.1
+"""Two set-ups that differ by less are not ranked."""
+BLOCK_TOKENS = 512
+QUESTION_TOKENS = 73
+"""New in a request; the rest of the prompt is history."""
+IMBALANCE = 8
+"""AIBrix leaves the prefix and takes the least loaded when in-flight counts differ by more."""
+_PAUSE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How one set-up routes, and where old histories go."""
+
+    routing: str
+    offloaded: bool = False
+
+
+SETUPS = {
+    "naive": Setup("random"),
+    "aibrix_naive": Setup("random"),
+    "aibrix_naive_prefix_routing": Setup("prefix"),
+    "aibrix_kvcache_dram": Setup("prefix", offloaded=True),
+    "aibrix_kvcache_external": Setup("prefix", offloaded=True),
+    "ps_stack": Setup("session", offloaded=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One set-up at one rate; n requests in order of sending."""
+
+    setup: str
+    rate_rps: float
+    at_s: Floats
+    user: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    output: NDArray[np.int64]
+    ttft_s: Floats
+    decode_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What quiet runs say of a set-up."""
+
+    hit_s: float
+    """TTFT of a request whose history is in GPU memory."""
+    miss_s: float
+    """TTFT of a request whose history is not: computed, or loaded."""
+    step_s: float
+    """Per output token."""
+
+
+def load_runs(path: Path) -> list[Run]:
+    """The runs of a gzipped CSV: setup, qps, t_s, user_id, ..., as published."""
+    rows: dict[tuple[str, float], list[list[float]]] = {}
+    columns = ("t_s", "user_id", "prompt_tokens", "generation_tokens", "ttft", "generation_time")
+    with gzip.open(path, "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            found = rows.setdefault((row["setup"], float(row["qps"])), [])
+            found.append([float(row[key]) for key in columns])
+    runs = []
+    for (setup, rate), members in sorted(rows.items()):
+        table = np.array(sorted(members)).T
+        at_s, user, prompt, output, ttft_s, decode_s = table
+        whole = [column.astype(np.int64) for column in (user, prompt, np.maximum(output, 1))]
+        runs.append(Run(setup, rate, at_s, *whole, ttft_s, decode_s))
+    return runs
+
+
+def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
+    """Median TTFT of every set-up at every compared rate."""
+    found = []
+    for name, setup in SETUPS.items():
+        members = [run for run in runs if run.setup == name]
+        costs = quiet_costs(members, setup, naive=[run for run in runs if run.setup == "naive"])
+        profile = scaled_profile(costs, int(np.median(members[0].prompt)))
+        if setup.offloaded and setup.routing == "session":
+            profile = replace(profile, prefill_token_s=1e-9, prefill_token2_s=0.0)
+        numbers = itertools.count()
+        ours = perturbed_mean(
+            lambda cost, p=profile, s=setup, m=members, c=costs, k=numbers: _medians(  # type: ignore[misc]
+                with_cost(p, cost), s, m, c, seed=next(k)
+            ),
+            cost_of(profile),
+            runs=perturbed,
+        )
+        for run in members:
+            if run.rate_rps in COMPARED_RPS:
+                label = f"{name} {run.rate_rps}/s"
+                theirs = float(np.median(run.ttft_s))
+                found.append(Comparison("aibrix", label, "ttft_p50", theirs, ours[str(run.rate_rps)]))
+    return found
+
+
+def concordant_share(comparisons: list[Comparison]) -> tuple[float, int, list[str]]:
+    """Share of pairs of set-ups at one rate that are ranked alike; how many there are; those that are not."""
+    alike, pairs, wrong = 0, 0, []
+    for one, other in itertools.combinations(comparisons, 2):
+        (name, rate), (other_name, other_rate) = one.run.split(), other.run.split()
+        if rate != other_rate or abs(one.theirs - other.theirs) < TIE * max(one.theirs, other.theirs):
+            continue
+        pairs += 1
+        if (one.theirs < other.theirs) == (one.ours < other.ours):
+            alike += 1
+        else:
+            wrong.append(f"{name} and {other_name} at {rate}")
+    return alike / max(pairs, 1), pairs, wrong
+
+
+def quiet_costs(members: list[Run], setup: Setup, naive: list[Run]) -> Costs:
+    """From the runs below one request a second."""
+    own = np.concatenate([run.ttft_s for run in members if run.rate_rps < QUIET_RPS])
+    base = np.concatenate([run.ttft_s for run in naive if run.rate_rps < QUIET_RPS])
+    steps = np.concatenate([run.decode_s / run.output for run in members if run.rate_rps < QUIET_RPS])
+    if setup.offloaded:
+        busiest = max((run for run in members if run.rate_rps < QUIET_RPS), key=lambda run: run.rate_rps)
+        miss_s = float(np.quantile(busiest.ttft_s, 0.95))
+    else:
+        miss_s = float(np.median(base))
+    return Costs(float(own.min()), miss_s, float(np.median(steps)))
+
+
+def scaled_profile(costs: Costs, prompt: int) -> HardwareProfile:
+    """The A100 profile with prompts and decodes as quick as measured."""
+    profile = load_profile("a100-llama-3.1-8b")
+    context = profile.decode_context_s * prompt
+    step_s = profile.host_overhead_s + profile.decode_base_s + profile.decode_seq_s + context
+    faster = costs.step_s / step_s
+    whole_s = profile.prefill_token_s * prompt + profile.prefill_token2_s * prompt**2
+    slower = max(costs.miss_s - costs.hit_s, 1e-3) / whole_s
+    return replace(
+        profile,
+        host_overhead_s=profile.host_overhead_s * faster,
+        decode_base_s=profile.decode_base_s * faster,
+        decode_seq_s=profile.decode_seq_s * faster,
+        decode_context_s=profile.decode_context_s * faster,
+        prefill_base_s=0.0,
+        prefill_token_s=profile.prefill_token_s * slower,
+        prefill_token2_s=profile.prefill_token2_s * slower,
+    )
+
+
+def _medians(
+    profile: HardwareProfile, setup: Setup, members: list[Run], costs: Costs, *, seed: int
+) -> dict[str, float]:
+    trace, starts = _trace(members, warm=setup.offloaded)
+    cluster = Cluster([ReplicaSpec(f"replica-{i}", profile) for i in range(REPLICAS)], trace)
+    choose = _router(setup.routing, np.random.default_rng(seed))
+    while (row := cluster.next_request()) is not None:
+        cluster.dispatch(choose(cluster, row))
+    cluster.finish(drain_s=1e9)
+    # An iteration or two are part of the measured hit already.
+    extra_s = costs.hit_s - profile.host_overhead_s - profile.decode_base_s
+    ttft_s = cluster.outcomes().ttft_s + max(extra_s, 0.0)
+    return {
+        str(run.rate_rps): float(np.median(ttft_s[start : start + len(run.at_s)]))
+        for run, start in zip(members, starts, strict=True)
+    }
+
+
+def _trace(members: list[Run], *, warm: bool) -> tuple[Trace, list[int]]:
+    """All runs in a row; where each begins. `warm`: everybody has been there once before."""
+    requests: list[Request] = []
+    at_s = 0.0
+    users = sorted({int(user) for run in members for user in run.user})
+    prompt = int(np.median(members[0].prompt))
+    if warm:
+        for user in users:
+            requests.append(_request(len(requests), at_s, user, prompt, 1))
+            at_s += 2.0
+    starts = []
+    for run in members:
+        at_s += _PAUSE_S
+        starts.append(len(requests))
+        for i in range(len(run.at_s)):
+            user, tokens, output = int(run.user[i]), int(run.prompt[i]), int(run.output[i])
+            requests.append(_request(len(requests), at_s + float(run.at_s[i]), user, tokens, output))
+        at_s += float(run.at_s[-1])
+    return Trace.from_requests("aibrix", requests), starts
+
+
+def _request(number: int, at_s: float, user: int, prompt: int, output: int) -> Request:
+    blocks = (prompt - QUESTION_TOKENS) // BLOCK_TOKENS
+    return Request(
+        request_id=str(number),
+        arrival_s=at_s,
+        input_tokens=prompt,
+        output_tokens=output,
+        block_hashes=tuple(user * 1000 + k + 1 for k in range(blocks)),
+        block_tokens=BLOCK_TOKENS,
+        tenant=str(user),
+    )
+
+
+def _router(routing: str, rng: np.random.Generator) -> Callable[[Cluster, int], int]:
+    if routing == "random":
+        return lambda cluster, row: int(rng.integers(len(cluster.replicas)))
+    if routing == "session":
+        homes: dict[int, int] = {}
+        return lambda cluster, row: homes.setdefault(
+            int(cluster.trace.tenant[row]), len(homes) % len(cluster.replicas)
+        )
+    return lambda cluster, row: _by_prefix(cluster, rng)
+
+
+def _by_prefix(cluster: Cluster, rng: np.random.Generator) -> int:
+    """The longest match, unless in-flight counts are too uneven; then, and without one, the least loaded.
+
+    Ties are broken at random.
+    """
+    inflight = cluster.state[:, L.INFLIGHT]
+    match = cluster.match_tokens()
+    candidates = np.arange(len(inflight))
+    if match.max() > 0 and np.ptp(inflight) <= IMBALANCE:
+        candidates = np.flatnonzero(match == match.max())
+    least = candidates[inflight[candidates] == inflight[candidates].min()]
+    return int(rng.choice(least))
