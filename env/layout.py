@@ -199,6 +199,7 @@ H_REPLICAS, H_SLOTS, H_ROWS, H_RUNNING, H_ENTRIES, H_TABLE, H_CHILDREN, H_EVENTS
 H_CLUSTER, H_REPLICA, H_LEDGER, H_SEQUENCE, H_FACTS, H_RUN, H_QUEUE, H_ENTRY, H_HASH = range(8, 17)
 H_BIRTH, H_EVENT, H_OUTCOME = range(17, 20)
 H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addresses, and sizes
+H_READS = 25  # address
 HEADER = 32
 
 
@@ -322,3 +323,10 @@ def hashes_in(memory: int) -> Any:
     """Hashes of all prefix blocks, request by request."""
     h = _header(memory)
     return _table(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64)
+
+
+@njit
+def reads_in(memory: int) -> Any:
+    """(n, most max_num_seqs + 1): by decoding sequences, the factor on `decode_base_s`; read only."""
+    h = _header(memory)
+    return _table(_pointer(h[H_READS]), (h[H_REPLICAS], h[H_RUNNING] + 1), np.float64)

@@ -60,6 +60,7 @@ class Memory:
         if sharing:
             most_entries = max(_entries(spec, trace.block_tokens) for spec in replicas)
         self.trace = trace
+        self.reads = _reads(replicas)
         self._allocate(
             {
                 at.H_REPLICAS: len(replicas),
@@ -115,6 +116,7 @@ class Memory:
         """An independent cluster in the same state: one copy of the buffer."""
         twin = Memory.__new__(Memory)
         twin.trace = self.trace
+        twin.reads = self.reads
         twin._places = self._places
         twin._adopt(_aligned_copy(self.buffer))
         return twin
@@ -151,6 +153,7 @@ class Memory:
         header[at.H_ROOT_COUNT] = len(self.trace.roots)
         header[at.H_HASHES] = self.trace.hashes.ctypes.data
         header[at.H_HASH_COUNT] = len(self.trace.hashes)
+        header[at.H_READS] = self.reads.ctypes.data
 
     def _allocate(self, sizes: dict[int, int]) -> None:
         header = np.zeros(at.HEADER, dtype=np.int64)
@@ -271,6 +274,22 @@ def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dt
         at.H_EVENT: ((events,), at.EVENT),
         at.H_OUTCOME: ((rows,), at.OUTCOME),
     }
+
+
+def _reads(replicas: Sequence[ReplicaSpec]) -> NDArray[np.float64]:
+    """Factors on `decode_base_s` by decoding sequences: 1 where a profile does not tell them apart.
+
+    The first of a row is of an iteration that only prefills.
+    """
+    most = max(spec.profile.max_num_seqs for spec in replicas)
+    factors = np.ones((len(replicas), most + 1))
+    for row, spec in enumerate(replicas):
+        curve = spec.profile.decode_base_by_batch_s
+        if curve:
+            batches, times_s = zip(*curve, strict=True)
+            read_s = np.interp(np.arange(most + 1), batches, times_s)
+            factors[row] = read_s / spec.profile.decode_base_s
+    return factors
 
 
 def _entries(spec: ReplicaSpec, block_tokens: int) -> int:

@@ -21,6 +21,7 @@ from steersman.env.layout import (
     common_in,
     events_in,
     facts_in,
+    reads_in,
     replicas_in,
     run_in,
     sequences_in,
@@ -215,7 +216,7 @@ def _duration_s(memory: int, replica: int) -> float:
         elif tokens > 0:
             prefill += tokens
             prefill2 += tokens * (tokens + 2.0 * sequence.computed)
-    base_s = owner.decode_base_s
+    base_s = owner.decode_base_s * reads_in(memory)[replica, decoding]
     if prefill > 0:
         prefill_s = (
             owner.prefill_base_s + owner.prefill_token_s * prefill + owner.prefill_token2_s * prefill2

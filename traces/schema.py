@@ -115,6 +115,9 @@ class HardwareProfile:
 
     The maximum is the roofline: the weights are read once an iteration (`decode_base_s`), and a small
     chunk hides behind that read. It telescopes: a prompt of P tokens cut into chunks pays P² once.
+
+    A mixture of experts reads more weights the more sequences decode: with `decode_base_by_batch_s`
+    the engine takes the base from there, linear between its points; estimates use `decode_base_s`.
     """
 
     name: str
@@ -143,6 +146,8 @@ class HardwareProfile:
     """Relative speed for SPEC B1's base weight; A100 is 0.7, H100 is 1."""
     cost_per_hour: float = 0.0
     source: str = ""
+    decode_base_by_batch_s: tuple[tuple[int, float], ...] = ()
+    """(decoding sequences, base), ascending; empty: `decode_base_s` at any number."""
 
 
 @dataclass(frozen=True, slots=True)
