@@ -39,7 +39,7 @@ def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     if owner.running == 0:
         owner.iteration_end_s = np.inf
         return
-    duration_s = _duration_s(memory, replica)
+    duration_s = _duration_s(memory, replica) * owner.factor
     owner.iteration_end_s = at_s + duration_s
     owner.iterations += 1
     owner.busy_s += duration_s

@@ -248,6 +248,36 @@ class ReplicaSpec:
     profile: HardwareProfile
     slowdown: float = 1.0
     """A straggler's factor on every iteration; 1 is healthy."""
+    standby: bool = False
+    """Not there at first: it costs nothing and serves nothing until it is started."""
+    cold_start_s: float = 224.0
+    """From start to serving. The default is typical of a vLLM pod (`configs/cold_starts.yaml`)."""
+
+
+class ChangeKind(StrEnum):
+    """What can happen to a replica."""
+
+    FAIL = "fail"
+    """It breaks: all that it holds fails, its cache is lost, it accepts nothing."""
+    RECOVER = "recover"
+    """A broken one is back, empty."""
+    DRAIN = "drain"
+    """It takes nothing new, finishes what it has, and is gone."""
+    START = "start"
+    """It serves after its cold start; one that drains goes on serving at once."""
+    SLOW = "slow"
+    """Its iterations take `factor` times as long from now on; 1 is back to normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaChange:
+    """Something that happens to a replica at a given time of a simulation."""
+
+    at_s: float
+    replica: int
+    kind: ChangeKind
+    factor: float = 1.0
+    """Of `SLOW`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +325,7 @@ class Scenario:
     """None: the trace as it is."""
     saturation_rps: float | None = None
     """Measured saturation; None until measured."""
+    changes: tuple[ReplicaChange, ...] = ()
+    """What happens to replicas, in order of time."""
+    patience_s: float | None = None
+    """Clients leave after so long without a first token; None: they wait for ever."""
