@@ -1,4 +1,5 @@
-"""Gymnasium environments of routing. Importing this module registers `steersman/Routing-v0`.
+"""Gymnasium environments of routing. Importing this module registers `steersman/Routing-v0` and
+`steersman/Scaling-v0` (`gym_scaling.py`).
 
 One step is one decision: the action is the replica that gets the pending request, and time then runs to
 the next arrival. An episode ends when all requests have arrived and all work is drained.
@@ -29,15 +30,24 @@ from numpy.typing import NDArray
 
 from steersman.env.cluster import Cluster
 from steersman.env.episodes import EpisodeSampler, scenario_sampler
+from steersman.env.gym_scaling import ScalingEnv, VectorScalingEnv
 from steersman.env.gym_spaces import Arrays, as_arrays, observation_space
 from steersman.env.gym_vector import VectorRoutingEnv
 from steersman.env.render import RECENT, RENDER_MODES, checked_mode, draw, views
 from steersman.env.vector import ClusterBatch
 from steersman.traces.schema import Observation
 
-__all__ = ["ROUTING_ID", "RoutingEnv", "VectorRoutingEnv"]
+__all__ = [
+    "ROUTING_ID",
+    "SCALING_ID",
+    "RoutingEnv",
+    "ScalingEnv",
+    "VectorRoutingEnv",
+    "VectorScalingEnv",
+]
 
 ROUTING_ID = "steersman/Routing-v0"
+SCALING_ID = "steersman/Scaling-v0"
 
 
 class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
@@ -143,3 +153,5 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
 
 if ROUTING_ID not in gymnasium.registry:
     gymnasium.register(id=ROUTING_ID, entry_point="steersman.env.gym:RoutingEnv")
+if SCALING_ID not in gymnasium.registry:
+    gymnasium.register(id=SCALING_ID, entry_point="steersman.env.gym_scaling:ScalingEnv")

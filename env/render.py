@@ -79,14 +79,16 @@ def views(cluster: Cluster, choices: Sequence[int] = ()) -> list[ReplicaView]:
     return [
         ReplicaView(
             name=spec.profile.name,
-            phase="serving" if owner["healthy"] else "down",
+            phase=phase.name.lower() if owner["healthy"] else "down",
             running=int(owner["running"]),
             max_num_seqs=int(owner["max_num_seqs"]),
             waiting=int(owner["waiting"]),
             kv_usage=float(owner["held_blocks"] / owner["kv_blocks"]),
             chosen=tuple(choice == number for choice in recent),
         )
-        for number, (spec, owner) in enumerate(zip(cluster.replicas, owners, strict=True))
+        for number, (spec, owner, phase) in enumerate(
+            zip(cluster.replicas, owners, cluster.phases, strict=True)
+        )
     ]
 
 
@@ -181,15 +183,17 @@ def _panel(area: Image, number: int, replica: ReplicaView) -> None:
 
 def _legend(image: Image) -> None:
     left = 8
-    for name, colour in (
-        ("BATCH", _BATCH),
-        ("QUEUE (LOG)", _QUEUE),
-        ("KV MEMORY", _KV),
-        (f"LAST {RECENT} CHOICES", _CHOSEN),
-    ):
+    bars = {
+        "batch": _BATCH,
+        "queue (log)": _QUEUE,
+        "kv": _KV,
+        f"last {RECENT} choices": _CHOSEN,
+        "      edge:": _PAPER,
+    }
+    for name, colour in (bars | _PHASES).items():
         image[26:34, left : left + 8] = colour
         _write(image, 26, left + 12, name)
-        left += 12 + GLYPH_WIDTH * len(name) + 18
+        left += 12 + GLYPH_WIDTH * len(name) + 14
 
 
 def _write(area: Image, top: int, left: int, text: str) -> None:
