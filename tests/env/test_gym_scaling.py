@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,7 +14,8 @@ from gymnasium.vector import AutoresetMode
 
 from steersman.env.cluster import Cluster
 from steersman.env.gym import SCALING_ID, ScalingEnv, VectorScalingEnv
-from steersman.env.scaling import ScalingRules
+from steersman.env.scaling import SCALING_FEATURES, ScalingRules
+from steersman.predictors.features import POOL_FEATURES, REPLICA_FEATURES, REQUEST_FEATURES
 from tests.env.worlds import request, small_profile, specs, trace_of
 
 PROFILE = small_profile(kv_capacity_tokens=3200, max_num_seqs=8, max_batched_tokens=512)
@@ -132,3 +135,17 @@ def test_the_vector_is_its_environments_one_by_one() -> None:
                 looks[index] = single.reset()[0]
     assert finals > 3
     vector.reset(seed=[7, None, 8])
+
+
+def test_every_feature_and_default_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([a-z0-9_]+)`", page))
+    assert set(SCALING_FEATURES) | set(REPLICA_FEATURES) <= documented
+    assert f"({len(REQUEST_FEATURES)},)" in page
+    assert f"({len(POOL_FEATURES)},)" in page
+    assert f"(n, {len(REPLICA_FEATURES)})" in page
+    rules = ScalingRules()
+    cells = " | ".join(f"{change:+d}" if change else "0" for change in rules.changes)
+    assert f"| change | {cells} |" in page
+    for name in ("interval_s", "cooldown_s", "price_per_usd"):
+        assert f"| `{name}` | {getattr(rules, name):g} |" in page
