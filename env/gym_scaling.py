@@ -29,7 +29,8 @@ from steersman.env.cluster import Cluster
 from steersman.env.episodes import EpisodeSampler
 from steersman.env.gym_spaces import MOST
 from steersman.env.render import RENDER_MODES, checked_mode, draw, views
-from steersman.env.scaling import SCALING_FEATURES, Route, Scaling, ScalingRules, least_marginal_cost
+from steersman.env.scaling import SCALING_FEATURES, Scaling, ScalingRules
+from steersman.env.scaling_batch import Route, ScalingBatch, least_marginal_cost
 from steersman.env.scaling_episodes import SwingSampler
 from steersman.env.scenario import load_scenario
 
@@ -67,14 +68,12 @@ class ScalingEnv(gymnasium.Env[Vector, np.int64]):
         space: Any = scaling_space()
         self.observation_space = space
         self.action_space = spaces.Discrete(len(self._rules.changes))
-        self._scaling: Scaling | None = None
+        self._batch: ScalingBatch | None = None
 
     @property
     def scaling(self) -> Scaling:
         """The current episode."""
-        if self._scaling is None:
-            raise RuntimeError("no episode yet; call reset()")
-        return self._scaling
+        return self._started().scalings[0]
 
     @property
     def cluster(self) -> Cluster:
@@ -86,8 +85,10 @@ class ScalingEnv(gymnasium.Env[Vector, np.int64]):
     ) -> tuple[Vector, dict[str, Any]]:
         """Begin an episode, before its first arrival."""
         super().reset(seed=seed, options=options)
-        self._scaling = Scaling(self._sampler.draw(self.np_random), self._rules, self._route)
-        return _look(self._scaling), {"elapsed_s": 0.0, "change": 0}
+        scaling = Scaling(self._sampler.draw(self.np_random), self._rules)
+        most = self._sampler.most_replicas
+        self._batch = ScalingBatch([scaling], self._route, most_replicas=most)
+        return _look(scaling), {"elapsed_s": 0.0, "change": 0}
 
     def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
         """Change the number of replicas and go on to the next decision."""
@@ -96,7 +97,7 @@ class ScalingEnv(gymnasium.Env[Vector, np.int64]):
             raise RuntimeError("the episode has ended; call reset()")
         before_s = scaling.cluster.now_s
         change = scaling.effect(int(action))
-        reward = scaling.step(int(action))
+        reward = float(self._started().step([int(action)])[0])
         info = {"elapsed_s": scaling.cluster.now_s - before_s, "change": change}
         return _look(scaling), reward, scaling.ended, False, info
 
@@ -115,9 +116,14 @@ class ScalingEnv(gymnasium.Env[Vector, np.int64]):
         )
         return draw(self.render_mode, views(scaling.cluster, scaling.choices), title)
 
+    def _started(self) -> ScalingBatch:
+        if self._batch is None:
+            raise RuntimeError("no episode yet; call reset()")
+        return self._batch
+
 
 class VectorScalingEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.float64]]):
-    """Many clusters, scaled one after the other. Spaces and rewards are `ScalingEnv`'s.
+    """Many clusters in lockstep, their requests observed in one pass. All else is `ScalingEnv`'s.
 
     A finished episode is replaced in the same step, and seeds are spread, as in `VectorRoutingEnv`.
 
@@ -147,12 +153,12 @@ class VectorScalingEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.float64]]
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._rngs = [np.random.default_rng(index) for index in range(num_envs)]
-        self._scalings: list[Scaling] = []
+        self._batch: ScalingBatch | None = None
 
     @property
     def scalings(self) -> tuple[Scaling, ...]:
         """The current episodes."""
-        return tuple(self._scalings)
+        return self._started().scalings
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -165,7 +171,8 @@ class VectorScalingEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.float64]]
             for index, one in enumerate(seed):
                 if one is not None:
                     self._rngs[index] = np.random.default_rng(one)
-        self._scalings = [self._begin(index) for index in range(self.num_envs)]
+        begun = [self._begin(index) for index in range(self.num_envs)]
+        self._batch = ScalingBatch(begun, self._route, most_replicas=self._sampler.most_replicas)
         zeros = np.zeros(self.num_envs)
         return self._look(), {"elapsed_s": zeros, "change": zeros.astype(np.int64)}
 
@@ -173,33 +180,37 @@ class VectorScalingEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.float64]]
         self, actions: NDArray[np.int64]
     ) -> tuple[Vector, NDArray[np.float64], Any, Any, dict[str, Any]]:
         """Change the number of replicas of each and go on to its next decision."""
-        if not self._scalings:
-            raise RuntimeError("no episode yet; call reset()")
+        batch, scalings = self._started(), self.scalings
         chosen = np.asarray(actions, dtype=np.int64).tolist()
-        pairs = list(zip(self._scalings, chosen, strict=True))
-        before_s = np.array([scaling.cluster.now_s for scaling in self._scalings])
+        pairs = zip(scalings, chosen, strict=True)
         changes = np.array([scaling.effect(action) for scaling, action in pairs])
-        rewards = np.array([scaling.step(action) for scaling, action in pairs])
-        now_s = np.array([scaling.cluster.now_s for scaling in self._scalings])
-        ended = np.array([scaling.ended for scaling in self._scalings])
+        before_s = np.array([scaling.cluster.now_s for scaling in scalings])
+        rewards = batch.step(chosen)
+        now_s = np.array([scaling.cluster.now_s for scaling in scalings])
+        ended = np.array([scaling.ended for scaling in scalings])
         info: dict[str, Any] = {"elapsed_s": now_s - before_s, "change": changes}
         if ended.any():
             final = np.full(self.num_envs, None, dtype=object)
             for index in np.flatnonzero(ended).tolist():
-                final[index] = _look(self._scalings[index])
-                self._scalings[index] = self._begin(index)
+                final[index] = _look(scalings[index])
+                batch.replace(index, self._begin(index))
             info |= {"final_obs": final, "_final_obs": ended.copy()}
         return self._look(), rewards, ended, np.zeros(self.num_envs, dtype=np.bool_), info
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(num_envs, actions): which actions do just what they say."""
-        return np.stack([scaling.mask() for scaling in self._scalings])
+        return np.stack([scaling.mask() for scaling in self.scalings])
 
     def _begin(self, index: int) -> Scaling:
-        return Scaling(self._sampler.draw(self._rngs[index]), self._rules, self._route)
+        return Scaling(self._sampler.draw(self._rngs[index]), self._rules)
 
     def _look(self) -> Vector:
-        return np.stack([_look(scaling) for scaling in self._scalings])
+        return np.stack([_look(scaling) for scaling in self.scalings])
+
+    def _started(self) -> ScalingBatch:
+        if self._batch is None:
+            raise RuntimeError("no episode yet; call reset()")
+        return self._batch
 
 
 def scaling_space() -> spaces.Box:

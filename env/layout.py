@@ -219,9 +219,9 @@ H_REPLICAS, H_SLOTS, H_ROWS, H_RUNNING, H_ENTRIES, H_TABLE, H_CHILDREN, H_EVENTS
 H_CLUSTER, H_REPLICA, H_LEDGER, H_SEQUENCE, H_FACTS, H_RUN, H_QUEUE, H_ENTRY, H_HASH = range(8, 17)
 H_BIRTH, H_EVENT, H_OUTCOME = range(17, 20)
 H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addresses, and sizes
-H_READS = 31  # address
+H_READS = 47  # address
 H_CHANGE, H_CHANGES = 25, 26  # the schedule and its length
-HEADER = 32
+HEADER = 48
 
 
 def _pointer_of(typing_context: Any, address: Any) -> Any:  # noqa: ARG001

@@ -1,8 +1,8 @@
 """Scaling a cluster: what a scaler may do, what it sees, and what that costs.
 
-`Scaling` plays one cluster from decision to decision. Requests in between are routed by a callable, by
-default to the replica with the least marginal cost. What the scaler sees is what a real one would: the
-router's account of the replicas, its own requests' times to first token, and the phases it is told.
+What the scaler sees is what a real one would: the router's account of the replicas, its own requests'
+times to first token, and the phases it is told. Who plays the requests between two decisions is in
+`scaling_batch.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,7 @@ from steersman.env.cluster import Cluster
 from steersman.env.lifecycle import Phase
 from steersman.predictors import ledger as L
 from steersman.predictors.analytic import load_now
-from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Observation
 
 SCALING_FEATURES = (
     "arrivals_per_s",  # since the last decision
@@ -58,23 +55,6 @@ SCALING_FEATURES = (
 SCALING_INDEX = {name: column for column, name in enumerate(SCALING_FEATURES)}
 SHORT_S, LONG_S = 60.0, 300.0
 """Windows of the means."""
-
-_COST = REPLICA_INDEX["marginal_cost"]
-
-
-class Route(Protocol):
-    """Chooses the replica of a request."""
-
-    def __call__(self, observation: Observation) -> int:
-        """Index of the replica; -1 refuses the request."""
-        ...
-
-
-def least_marginal_cost(observation: Observation) -> int:
-    """The replica with the least marginal cost (`predictors/analytic.py`); -1 if none may be chosen."""
-    if not observation.mask.any():
-        return -1
-    return int(np.where(observation.mask, observation.replicas[:, _COST], np.inf).argmin())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +102,20 @@ class ScalingRules:
 
 
 class Scaling:
-    """One cluster, scaled. Deterministic in its arguments and the actions.
+    """One cluster, scaled: `act`, then a `note` of every request that is dispatched, then `settle`.
 
     Args:
         cluster: nothing dispatched yet. Replicas that may be added are on standby.
         rules: what may be done.
-        route: where requests go.
 
     Raises:
         ConfigError: the cluster has fewer replicas than the rules' minimum, or more serve at first than
             their maximum.
     """
 
-    def __init__(
-        self, cluster: Cluster, rules: ScalingRules, route: Route = least_marginal_cost
-    ) -> None:
+    def __init__(self, cluster: Cluster, rules: ScalingRules) -> None:
         self.cluster = cluster
         self.rules = rules
-        self._route = route
         size = len(cluster.replicas)
         self._maximum = size if rules.maximum is None else min(rules.maximum, size)
         self._prices = np.array([spec.profile.cost_per_hour for spec in cluster.replicas])
@@ -190,12 +166,8 @@ class Scaling:
         changes = self.rules.changes
         return np.array([self.effect(action) == change for action, change in enumerate(changes)])
 
-    def step(self, action: int) -> float:
-        """Act, play the requests until the next decision, and return the reward.
-
-        That is minus the cost accrued (`Cluster.cost_accrued`), and minus the price of the replicas paid
-        for meanwhile. After the last arrival all work is drained; the last reward includes that.
-        """
+    def act(self, action: int) -> float:
+        """Start or drain replicas; until when the requests are to be played now."""
         change = self.effect(action)
         if change > 0:
             for replica in self._affordable()[:change]:
@@ -208,7 +180,21 @@ class Scaling:
             self._last_change = change
         self._arrivals.append((self.cluster.now_s, self._arrived))
         self._tokens = 0
-        self._play(self.cluster.now_s + self.rules.interval_s)
+        return self.cluster.now_s + self.rules.interval_s
+
+    def note(self, row: int, choice: int) -> None:
+        """A request was dispatched just now."""
+        self.choices.append(choice)
+        self._recent.append((self.cluster.now_s, row))
+        self._arrived += 1
+        self._tokens += int(self.cluster.trace.input_tokens[row])
+
+    def settle(self) -> float:
+        """The requests until the next decision were played: the reward.
+
+        That is minus the cost accrued (`Cluster.cost_accrued`), and minus the price of the replicas paid
+        for meanwhile. After the last arrival all work is drained; the last reward includes that.
+        """
         if self.cluster.exhausted:
             self.cluster.finish()
             self._ended = True
@@ -259,17 +245,6 @@ class Scaling:
             "hour_cos": math.cos(angle),
         }
         return np.array([values[name] for name in SCALING_FEATURES], dtype=np.float32)
-
-    def _play(self, until_s: float) -> None:
-        """Route what arrives by then."""
-        cluster = self.cluster
-        while (row := cluster.next_request(until_s)) is not None:
-            choice = self._route(cluster.observe())
-            cluster.dispatch(choice)
-            self.choices.append(choice)
-            self._recent.append((cluster.now_s, row))
-            self._arrived += 1
-            self._tokens += int(cluster.trace.input_tokens[row])
 
     def _account(self) -> float:
         """Cost of the requests and price of the replicas up to now."""

@@ -8,13 +8,8 @@ import pytest
 
 from steersman.env.cluster import Cluster
 from steersman.env.lifecycle import Phase
-from steersman.env.scaling import (
-    SCALING_FEATURES,
-    SCALING_INDEX,
-    Scaling,
-    ScalingRules,
-    least_marginal_cost,
-)
+from steersman.env.scaling import SCALING_FEATURES, SCALING_INDEX, Scaling, ScalingRules
+from steersman.env.scaling_batch import Route, ScalingBatch, least_marginal_cost
 from steersman.env.scaling_episodes import SwingSampler, swing
 from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
@@ -36,6 +31,11 @@ def world(serving: int = 1, size: int = 4, gap_s: float = 1.0, count: int = 100,
     return Cluster(replicas, trace, seed=1, **more)
 
 
+def step(scaling: Scaling, action: int, route: Route = least_marginal_cost) -> float:
+    batch = ScalingBatch([scaling], route, most_replicas=len(scaling.cluster.replicas))
+    return float(batch.step([action])[0])
+
+
 def seen(scaling: Scaling, name: str) -> float:
     return float(scaling.observe()[SCALING_INDEX[name]])
 
@@ -45,7 +45,7 @@ def test_growth_takes_a_cold_start_and_the_cooldown() -> None:
     assert (seen(scaling, "desired"), seen(scaling, "serving")) == (1, 1)
     assert scaling.mask().tolist() == [False, False, True, True, True]
     assert scaling.effect(DOWN1) == 0, "the minimum"
-    scaling.step(UP2)
+    step(scaling, UP2)
     assert (seen(scaling, "desired"), seen(scaling, "serving"), seen(scaling, "pending")) == (3, 1, 2)
     assert seen(scaling, "next_ready_s") == pytest.approx(10.0)
     assert seen(scaling, "since_change_s") == 10.0
@@ -54,7 +54,7 @@ def test_growth_takes_a_cold_start_and_the_cooldown() -> None:
     assert seen(scaling, "usd_per_hour") == pytest.approx(3 * HOUR_USD)
     assert scaling.effect(UP1) == 0, "the cooldown"
     assert scaling.mask().tolist() == [False, False, True, False, False]
-    scaling.step(UP1)
+    step(scaling, UP1)
     assert seen(scaling, "cooldown_s") == 0.0
     assert (seen(scaling, "desired"), seen(scaling, "serving")) == (3, 3)
     assert scaling.effect(UP2) == 1, "the maximum"
@@ -62,12 +62,12 @@ def test_growth_takes_a_cold_start_and_the_cooldown() -> None:
 
 
 def test_what_is_pending_goes_before_what_serves_and_the_least_busy_first() -> None:
-    scaling = Scaling(world(serving=2), replace(RULES, cooldown_s=0.0), lambda _: 1)
-    scaling.step(UP1)
+    scaling = Scaling(world(serving=2), replace(RULES, cooldown_s=0.0))
+    step(scaling, UP1, lambda _: np.array([1]))
     assert scaling.cluster.phases[2] == Phase.PENDING
-    scaling.step(DOWN1)
+    step(scaling, DOWN1, lambda _: np.array([1]))
     assert scaling.cluster.phases == (Phase.SERVING, Phase.SERVING, Phase.GONE, Phase.GONE)
-    scaling.step(DOWN1)
+    step(scaling, DOWN1)
     assert [int(phase) for phase in scaling.cluster.phases[:2]] == [Phase.GONE, Phase.SERVING]
 
 
@@ -75,11 +75,11 @@ def test_what_drains_serves_on_before_anything_is_started() -> None:
     long = trace_of(*(request(i, 0.1 * i, 100, 4000) for i in range(4)), request(9, 60.0, 10, 10))
     replicas = tuple(replace(s, standby=i > 1) for i, s in enumerate(specs(*[PROFILE] * 3)))
     scaling = Scaling(Cluster(replicas, long), replace(RULES, cooldown_s=0.0))
-    scaling.step(HOLD)
-    scaling.step(DOWN1)
+    step(scaling, HOLD)
+    step(scaling, DOWN1)
     assert sorted(scaling.cluster.phases) == [Phase.SERVING, Phase.DRAINING, Phase.GONE]
     assert seen(scaling, "draining") == 1
-    scaling.step(UP1)
+    step(scaling, UP1)
     assert sorted(scaling.cluster.phases) == [Phase.SERVING, Phase.SERVING, Phase.GONE]
 
 
@@ -88,7 +88,7 @@ def test_the_budget_limits_growth() -> None:
     scaling = Scaling(world(), rules)
     assert seen(scaling, "budget_left") == pytest.approx(0.6)
     assert scaling.effect(UP2) == 1
-    scaling.step(UP2)
+    step(scaling, UP2)
     assert seen(scaling, "desired") == 2
     assert seen(Scaling(world(), RULES), "budget_left") == 1.0
 
@@ -98,7 +98,7 @@ def test_rewards_are_cost_and_price() -> None:
     scaling = Scaling(world(), rules)
     total = 0.0
     while not scaling.ended:
-        total += scaling.step(HOLD if scaling.cluster.now_s != 30.0 else UP1)
+        total += step(scaling, HOLD if scaling.cluster.now_s != 30.0 else UP1)
     cluster = scaling.cluster
     assert cluster.outcomes().ok.all()
     assert cluster.cost_usd > 0
@@ -108,7 +108,7 @@ def test_rewards_are_cost_and_price() -> None:
 def test_the_load_is_seen() -> None:
     scaling = Scaling(world(gap_s=0.01, count=3000), RULES)
     assert np.isfinite(scaling.observe()).all()
-    scaling.step(HOLD)
+    step(scaling, HOLD)
     first = dict(zip(SCALING_FEATURES, scaling.observe(), strict=True))
     assert first["arrivals_per_s"] == pytest.approx(100.0, rel=0.01)
     assert first["arrivals_per_s_60s"] == pytest.approx(100.0, rel=0.01)
@@ -128,7 +128,7 @@ def test_the_trend_of_arrivals() -> None:
     trace = trace_of(*(request(i, float(at), 10, 2) for i, at in enumerate(times)))
     scaling = Scaling(Cluster(specs(PROFILE), trace), RULES)
     for _ in range(29):
-        scaling.step(HOLD)
+        step(scaling, HOLD)
     assert seen(scaling, "arrivals_per_s") == pytest.approx(5.0, rel=0.05)
     assert seen(scaling, "arrival_trend") > 1.0
 
@@ -136,25 +136,22 @@ def test_the_trend_of_arrivals() -> None:
 def test_a_broken_replica_is_counted_and_goes_first() -> None:
     cluster = world(serving=2, changes=[ReplicaChange(5.0, 1, ChangeKind.FAIL)])
     scaling = Scaling(cluster, RULES)
-    scaling.step(HOLD)
+    step(scaling, HOLD)
     assert (seen(scaling, "serving"), seen(scaling, "broken"), seen(scaling, "desired")) == (1, 1, 2)
-    scaling.step(DOWN1)
+    step(scaling, DOWN1)
     assert cluster.phases[:2] == (Phase.SERVING, Phase.GONE)
 
 
 def test_nobody_to_route_to_refuses() -> None:
-    observation = Observation(
-        np.zeros((2, 99), np.float32),
-        np.zeros(1, np.float32),
-        np.zeros(1, np.float32),
-        np.zeros(2, bool),
-    )
-    assert least_marginal_cost(observation) == -1
+    nothing = np.zeros((2, 1), np.float32)
+    mask = np.array([[False, False], [False, True]])
+    observation = Observation(np.zeros((2, 2, 99), np.float32), nothing, nothing, mask)
+    assert least_marginal_cost(observation).tolist() == [-1, 1]
     cluster = world(serving=1, count=20, changes=[ReplicaChange(0.5, 0, ChangeKind.FAIL)])
     scaling = Scaling(cluster, RULES)
     while not scaling.ended:
         assert np.isfinite(scaling.observe()).all()
-        scaling.step(UP1)
+        step(scaling, UP1)
     assert not cluster.outcomes().ok.all()
 
 
@@ -163,7 +160,7 @@ def test_a_trace_without_requests_ends_at_once() -> None:
     scaling.cluster.next_request()
     scaling.cluster.dispatch(0)
     assert not scaling.ended
-    scaling.step(HOLD)
+    step(scaling, HOLD)
     assert scaling.ended
 
 
