@@ -85,7 +85,16 @@ def test_a_kv_cache_of_less_than_a_block_is_refused() -> None:
         ("block_tokens: 16", "decode_base_by_batch_s: [[2, 0.02], [1, 0.03]]", "sequences must rise"),
         ("block_tokens: 16", "decode_base_by_batch_s: [[1, 0.02], [2, 0.01]]", "times must not fall"),
         ("block_tokens: 16", "decode_base_by_batch_s: [[0, 0.02]]", "at least 1 sequence"),
-        ("block_tokens: 16", "decode_base_by_batch_s: [[1, .nan]]", "at least 1 sequence"),
+        ("block_tokens: 16", "decode_base_by_batch_s: [[1, .nan]]", "should be a finite number"),
+        ("block_tokens: 16", "decode_base_by_batch_s: [[1, 11.0]]", "0 to 10 seconds"),
+        (
+            "gpu_memory_gib: 74.5",
+            "gpu_memory_gib: .inf",
+            "'gpu_memory_gib' = inf: Input should be a fin",
+        ),
+        ("cost_per_hour: 1.80", "cost_per_hour: .inf", "'cost_per_hour' = inf"),
+        ("host_overhead_s: 0.003", "host_overhead_s: -0.003", "'host_overhead_s' = -0.003"),
+        ("source: ", "source: [", "not valid YAML"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -121,6 +130,30 @@ def test_experts_are_read_as_sequences_ask_for_them() -> None:
     assert tpot_s(1) < 0.011
     assert tpot_s(32) > 0.02
     assert tpot_s(1, decode_base_by_batch_s=()) > 0.8 * tpot_s(32, decode_base_by_batch_s=())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("weights_gib: 14.96", "weights_gib: 0", "'weights_gib' = 0"),
+        ("weights_gib: 14.96  # 16.06 GB at two bytes a parameter\n", "", "missing key 'weights_gib'"),
+        ("parameters_b: 8.03", "parameters_b: .nan", "'parameters_b' = nan"),
+        ("kv_bytes_per_token: 131072", "kv_bytes_per_token: 0", "'kv_bytes_per_token' = 0"),
+        ("context_window_tokens: 131072", "context_window_tokens: -5", "'context_window_tokens' = -5"),
+    ],
+)
+def test_a_model_with_impossible_numbers_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    model = tmp_path / "model.yaml"
+    text = (CONFIG_ROOT / "models" / "llama-3.1-8b.yaml").read_text()
+    assert old in text
+    model.write_text(text.replace(old, new))
+    path = tmp_path / "profile.yaml"
+    path.write_text(GOOD.replace("model: llama-3.1-8b", f"model: {model}"))
+    with pytest.raises(ConfigError, match=message) as refused:
+        load_profile(str(path))
+    assert "\n" not in str(refused.value)
 
 
 def test_an_unknown_name_gets_the_closest_one() -> None:
