@@ -14,6 +14,7 @@ and its own account of what it dispatched and what came back. The truth stays in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from steersman.env import engine
 from steersman.env import layout as at
+from steersman.env.lifecycle import Phase, schedule
 from steersman.env.memory import Memory, StaticTrace
 from steersman.env.observation import observe
 from steersman.env.outcomes import OutcomeTable, outcome_table
@@ -30,7 +32,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.prefix_index import PrefixIndex
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Observation, ReplicaSpec, Staleness
+from steersman.traces.schema import Observation, ReplicaChange, ReplicaSpec, Staleness
 from steersman.traces.trace import Trace
 
 FIRST_SLOTS = 256
@@ -53,12 +55,14 @@ class Cluster:
         staleness: of the scraped metrics.
         prefix_cache: whether engines keep and share prefixes; a trace without hashes shares nothing.
         seed: of everything random, which is the times and losses of scrapes.
+        changes: what happens to replicas and when; see `ChangeKind`.
+        patience_s: a request without a first token after so long is cancelled; None: never.
 
     The same arguments and the same choices give the same outcomes, bit for bit.
 
     Raises:
-        ConfigError: no replicas, limits or intervals that would stop time, or block sizes that do not
-            fit each other.
+        ConfigError: no replicas, limits or intervals that would stop time, block sizes that do not
+            fit each other, or a change that cannot happen.
         TraceError: an output length is unknown.
     """
 
@@ -72,6 +76,8 @@ class Cluster:
         staleness: Staleness | None = None,
         prefix_cache: bool = True,
         seed: int = 0,
+        changes: Sequence[ReplicaChange] = (),
+        patience_s: float | None = None,
     ) -> None:
         staleness = staleness or Staleness()
         _check(replicas, staleness)
@@ -83,17 +89,19 @@ class Cluster:
         )
         self.memory = Memory(
             self.replicas,
-            _static(trace, self.table),
+            _static(trace, self.table, patience_s),
             staleness=staleness,
             prefix_cache=prefix_cache,
             seed=seed,
             slots=min(FIRST_SLOTS, max(len(trace), 1)),
+            changes=schedule(changes, len(replicas)),
         )
         self._believed: PrefixIndex | None = None
         if prefix_cache and len(trace.block_hashes):
             self._believed = PrefixIndex(
                 [spec.profile.kv_capacity_tokens // trace.block_tokens for spec in replicas]
             )
+        self._losses = np.zeros(len(replicas), dtype=np.int64)
         self._observed: tuple[int, Observation] | None = None
 
     @property
@@ -121,15 +129,29 @@ class Cluster:
         """
         return float(engine.cost(self.memory.address))
 
-    def next_request(self) -> int | None:
+    @property
+    def exhausted(self) -> bool:
+        """Whether all requests of the trace have arrived, or never will."""
+        common = self.memory.cluster[0]
+        left = len(self.memory.trace.roots) - common["next_root"] + common["born"] + common["unborn"]
+        return bool(left == 0)
+
+    def next_request(self, until_s: float = math.inf) -> int | None:
         """Advance to the next arrival that needs a decision; its trace row, or None when all arrived.
+
+        Args:
+            until_s: stop there if nothing arrives by then, and return None; `exhausted` tells whether
+                more will arrive. For those who also act between arrivals, such as a scaler.
 
         Raises:
             RuntimeError: the last request was not dispatched.
+            ValueError: `until_s` has passed.
         """
         if self.pending is not None:
             raise RuntimeError(f"request {self.pending} waits for dispatch()")
-        row = int(engine.next_request(self.memory.address))
+        if until_s < self.now_s:
+            raise ValueError(f"until_s = {until_s} has passed; it is {self.now_s}")
+        row = int(engine.next_request_by(self.memory.address, float(until_s)))
         return None if row == at.NONE else row
 
     def observe(self) -> Observation:
@@ -158,6 +180,7 @@ class Cluster:
         """Prompt tokens of the pending request believed to be cached on each replica, (replicas,)."""
         if self._believed is None:
             return np.zeros(len(self.replicas))
+        self._forget_lost(self._believed)
         blocks = self._believed.match(self._hashes(self._pending_row()))
         return blocks.astype(np.float64) * self.trace.block_tokens
 
@@ -165,7 +188,8 @@ class Cluster:
         """Send the pending request to a replica; -1 refuses it.
 
         A refused request, and one that can never fit the replica's memory or the model's window, ends
-        as rejected; one sent to a replica that is down fails. Both at once, and at the full cost.
+        as rejected; one sent to a replica that is down, draining or not there fails. Both at once, and
+        at the full cost.
 
         Raises:
             RuntimeError: no request is pending.
@@ -199,6 +223,7 @@ class Cluster:
     def believe(self, row: int, replica: int) -> None:
         """The router's belief that a replica holds the prefix it was sent."""
         if self._believed is not None:
+            self._forget_lost(self._believed)
             self._believed.insert(int(replica), self._hashes(row))
 
     def finish(self, drain_s: float = 600.0) -> None:
@@ -221,23 +246,103 @@ class Cluster:
         twin.table = self.table
         twin.memory = self.memory.copy()
         twin._believed = None if self._believed is None else self._believed.copy()
+        twin._losses = self._losses.copy()
         twin._observed = self._observed
         return twin
 
     def set_health(self, replica: int, healthy: bool) -> None:
         """Break a replica, or bring it back with an empty cache. The router learns of it at once.
 
-        All that it holds fails. The replica is not scraped while it is down.
+        All that it holds fails. The replica is not scraped while it is down. One that is starting or
+        draining when it breaks is gone.
         """
-        if not 0 <= replica < len(self.replicas):
-            raise ValueError(f"replica {replica} is not in 0..{len(self.replicas) - 1}")
+        self._check_replica(replica)
         if healthy:
             engine.recover(self.memory.address, replica)
         else:
             engine.fail(self.memory.address, replica)
-            if self._believed is not None:
-                self._believed.forget(replica)
         self._observed = None
+
+    def set_slowdown(self, replica: int, factor: float) -> None:
+        """A replica's iterations take `factor` times as long from the next one on; 1 is its spec's time.
+
+        Raises:
+            ValueError: there is no such replica, or the factor is not positive.
+        """
+        self._check_replica(replica)
+        if not 0.0 < factor < math.inf:
+            raise ValueError(f"factor = {factor} must be positive")
+        self.memory.replicas["factor"][replica] = factor
+
+    def start(self, replica: int, *, cold_start_s: float | None = None) -> bool:
+        """Start a replica that is gone; one that drains serves on at once. It is paid for from now on.
+
+        Args:
+            cold_start_s: until it serves; None: its spec's.
+
+        Returns:
+            False, and nothing changes, if it serves or starts already.
+        """
+        self._check_replica(replica)
+        delay_s = self.replicas[replica].cold_start_s if cold_start_s is None else cold_start_s
+        if not 0.0 <= delay_s < math.inf:
+            raise ValueError(f"cold_start_s = {delay_s} must not be negative or infinite")
+        self._observed = None
+        return bool(engine.start(self.memory.address, replica, float(delay_s)))
+
+    def add(self, *, profile: str | None = None, cold_start_s: float | None = None) -> int | None:
+        """Start the first replica that is gone (of a profile, if named); its number, or None."""
+        for replica in np.flatnonzero(self.memory.replicas["phase"] == at.GONE).tolist():
+            if profile is None or self.replicas[replica].profile.name == profile:
+                self.start(replica, cold_start_s=cold_start_s)
+                return int(replica)
+        return None
+
+    def drain(self, replica: int) -> bool:
+        """Take nothing new there, finish what it has, then it is gone; at once if it has nothing.
+
+        Returns:
+            False, and nothing changes, if it is draining or gone already.
+        """
+        self._check_replica(replica)
+        self._observed = None
+        return bool(engine.drain_replica(self.memory.address, replica))
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Where each replica is in its life."""
+        return tuple(Phase(phase) for phase in self.memory.replicas["phase"].tolist())
+
+    @property
+    def billed_s(self) -> NDArray[np.float64]:
+        """(replicas,): for how long each has been paid for: from its start until it was gone."""
+        owners = self.memory.replicas
+        billed: NDArray[np.float64] = owners["billed_s"] + np.maximum(
+            self.now_s - owners["billed_from_s"], 0.0
+        )
+        return billed
+
+    @property
+    def gpu_hours(self) -> float:
+        """What has been paid for so far, in hours of single GPUs."""
+        gpus = [spec.profile.tensor_parallel for spec in self.replicas]
+        return float(self.billed_s @ np.array(gpus)) / 3600.0
+
+    @property
+    def cost_usd(self) -> float:
+        """What has been paid so far, at the profiles' prices."""
+        return float(self.billed_s @ [spec.profile.cost_per_hour for spec in self.replicas]) / 3600.0
+
+    def _check_replica(self, replica: int) -> None:
+        if not 0 <= replica < len(self.replicas):
+            raise ValueError(f"replica {replica} is not in 0..{len(self.replicas) - 1}")
+
+    def _forget_lost(self, believed: PrefixIndex) -> None:
+        """Believe nothing of replicas that lost their cache since they were last looked at."""
+        losses = self.memory.replicas["losses"]
+        for replica in np.flatnonzero(losses != self._losses).tolist():
+            believed.forget(replica)
+            self._losses[replica] = losses[replica]
 
     def _pending_row(self) -> int:
         row = self.pending
@@ -264,6 +369,10 @@ def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness) -> None:
             raise ConfigError(
                 f"replica '{spec.replica_id}': slowdown = {spec.slowdown} must be positive"
             )
+        if not 0 <= spec.cold_start_s < float("inf"):
+            raise ConfigError(
+                f"replica '{spec.replica_id}': cold_start_s = {spec.cold_start_s} must be 0 or more"
+            )
         if min(spec.profile.max_num_seqs, spec.profile.max_batched_tokens) < 1:
             raise ConfigError(
                 f"replica '{spec.replica_id}': max_num_seqs = {spec.profile.max_num_seqs} and "
@@ -271,7 +380,7 @@ def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness) -> None:
             )
 
 
-def _static(trace: Trace, table: RequestTable) -> StaticTrace:
+def _static(trace: Trace, table: RequestTable, patience_s: float | None) -> StaticTrace:
     """What the engine reads of a trace."""
     n = len(trace)
     records: NDArray[Any] = np.zeros(n, dtype=at.TRACE)
@@ -285,6 +394,7 @@ def _static(trace: Trace, table: RequestTable) -> StaticTrace:
     records["weight"] = table.weight
     records["ttft_slo_s"] = table.ttft_slo_s
     records["tpot_slo_s"] = table.tpot_slo_s
+    records["patience_s"] = patience_s or 0.0
     records["first_child"] = at.NONE
     records["next_sibling"] = at.NONE
     children = np.flatnonzero(trace.parent >= 0)

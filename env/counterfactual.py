@@ -146,6 +146,7 @@ def _freeze_others(memory: int, kept: int) -> None:
     for replica in range(replicas.shape[0]):
         if replica != kept:
             replicas[replica].iteration_end_s = np.inf
+            replicas[replica].patience_end_s = np.inf
             replicas[replica].next_scrape_s = np.inf
             replicas[replica].running = 0
             replicas[replica].waiting = 0

@@ -19,14 +19,23 @@ from steersman.env.account import (
     refused,
 )
 from steersman.env.jit import compiled, njit
-from steersman.env.kv import evict, forget_span, release
+from steersman.env.kv import forget_span, release
 from steersman.env.layout import (
     CANCELLED,
+    DRAIN,
+    DRAINING,
+    FAIL,
     FAILED,
+    GONE,
     NONE,
     PENDING,
+    PRIORITIES,
+    RECOVER,
     REJECTED,
     RUNNING,
+    SERVING,
+    SLOW,
+    START,
     UNFINISHED,
     births_in,
     common_in,
@@ -34,42 +43,42 @@ from steersman.env.layout import (
     facts_in,
     ledger_in,
     outcomes_in,
+    queue_in,
     replicas_in,
     roots_in,
     run_in,
     sequences_in,
     trace_in,
 )
+from steersman.env.lifecycle import drain_replica, lose, next_change, retire, start, tell
 from steersman.env.queues import first_waiting, push_back, remove_waiting, take_slot
 from steersman.env.scheduler import begin_iteration, end_iteration, remove_running
 from steersman.predictors import ledger as plain_ledger
 
 _on_scrape = compiled(plain_ledger).on_scrape
-_HEALTHY = plain_ledger.HEALTHY
 
 
 @njit
 def next_request(memory: int) -> int:
     """Advance to the next arrival and return its row; NONE when no more will arrive."""
+    return next_request_by(memory, np.inf)
+
+
+@njit
+def next_request_by(memory: int, until_s: float) -> int:
+    """As `next_request`, but stop at `until_s` if nothing arrives by then, and return NONE."""
     cluster = common_in(memory)
-    while True:
-        at_s, from_heap = _next_arrival(memory)
-        if cluster.unborn == 0:
-            break
-        replica = _first_to_end(memory)
-        end_s = replicas_in(memory)[replica].iteration_end_s
-        if end_s > at_s or end_s == np.inf:
-            break
-        _advance(memory, replica, end_s)
+    at_s, from_heap = _play_to_arrival(memory, until_s)
+    if at_s > until_s:
+        _advance_all(memory, until_s)
+        return NONE
     if at_s == np.inf:
         return NONE
     row = _pop_birth(memory) if from_heap else roots_in(memory)[cluster.next_root]
     if not from_heap:
         cluster.next_root += 1
-    cluster.now_s = at_s
     cluster.pending = row
-    for replica in range(replicas_in(memory).shape[0]):
-        _advance(memory, replica, at_s)
+    _advance_all(memory, at_s)
     return row
 
 
@@ -93,13 +102,33 @@ def dispatch(
         refused(memory, row, NONE, REJECTED)
         return NONE
     owner = replicas_in(memory)[replica]
-    if owner.healthy == 0:
+    if owner.healthy == 0 or owner.phase != SERVING:
         refused(memory, row, replica, FAILED)
         return NONE
     source = trace_in(memory)[row]
     if source.input_tokens + source.output_tokens > owner.token_limit:
         refused(memory, row, replica, REJECTED)
         return NONE
+    slot = _new_slot(memory, row, replica)
+    facts = facts_in(memory)[slot]
+    facts.output_p50 = output_p50
+    facts.uncached = uncached
+    facts.raw_ttft_s = raw_ttft_s
+    facts.raw_tpot_s = raw_tpot_s
+    dispatched(memory, slot, cluster.now_s)
+    push_back(memory, replica, slot)
+    owner.try_admission = 1
+    if owner.iteration_end_s == np.inf:
+        begin_iteration(memory, replica, cluster.now_s)
+    return slot
+
+
+@njit
+def _new_slot(memory: int, row: int, replica: int) -> int:
+    """A slot with what the trace says of a request, nothing of which is computed yet."""
+    now_s = common_in(memory).now_s
+    owner = replicas_in(memory)[replica]
+    source = trace_in(memory)[row]
     slot = take_slot(memory)
     sequence = sequences_in(memory)[slot]
     sequence.prompt = source.input_tokens
@@ -117,26 +146,21 @@ def dispatch(
     sequence.priority = source.priority
     facts = facts_in(memory)[slot]
     facts.replica = replica
-    facts.arrival_s = cluster.now_s
+    facts.arrival_s = now_s
     facts.first_token_s = np.nan
     facts.weight = source.weight
     facts.ttft_slo_s = source.ttft_slo_s
     facts.tpot_slo_s = source.tpot_slo_s
-    facts.output_p50 = output_p50
-    facts.uncached = uncached
-    facts.raw_ttft_s = raw_ttft_s
-    facts.raw_tpot_s = raw_tpot_s
     facts.charged = 0.0
     facts.cached_tokens = 0
     facts.looked_up = 0
     facts.preemptions = 0
     facts.span_blocks = 0
     facts.span_shared = 0
-    dispatched(memory, slot, cluster.now_s)
-    push_back(memory, replica, slot)
-    owner.try_admission = 1
-    if owner.iteration_end_s == np.inf:
-        begin_iteration(memory, replica, cluster.now_s)
+    facts.deadline_s = np.inf
+    if source.patience_s > 0.0:
+        facts.deadline_s = now_s + source.patience_s
+        owner.patience_end_s = min(owner.patience_end_s, facts.deadline_s)
     return slot
 
 
@@ -162,29 +186,32 @@ def advance_to(memory: int, at_s: float) -> bool:
 @njit
 def cancel(memory: int, slot: int) -> None:
     """The client went away: free what the request holds now. A running iteration takes its time."""
-    replica = facts_in(memory)[slot].replica
-    _remove(memory, replica, slot)
-    aborted(memory, slot, common_in(memory).now_s, CANCELLED)
-    owner = replicas_in(memory)[replica]
-    owner.try_admission = 1
+    _cancel_at(memory, slot, common_in(memory).now_s)
 
 
 @njit
 def fail(memory: int, replica: int) -> None:
-    """A replica breaks: all it holds fails, its caches are lost, it accepts nothing."""
-    _abort_all(memory, replica, common_in(memory).now_s, FAILED)
+    """A replica breaks: all it holds fails, its caches are lost, it accepts nothing.
+
+    One that drains or starts is gone for good.
+    """
+    now_s = common_in(memory).now_s
     owner = replicas_in(memory)[replica]
-    owner.iteration_end_s = np.inf
-    evict(memory, replica, owner.cached_blocks)
-    owner.healthy = 0
-    ledger_in(memory)[replica, _HEALTHY] = 0.0
+    _abort_all(memory, replica, now_s, FAILED)
+    if owner.phase == SERVING:
+        owner.healthy = 0
+        lose(memory, replica)
+    elif owner.phase != GONE:
+        retire(memory, replica, now_s)
 
 
 @njit
 def recover(memory: int, replica: int) -> None:
-    """A replica is back, empty."""
-    replicas_in(memory)[replica].healthy = 1
-    ledger_in(memory)[replica, _HEALTHY] = 1.0
+    """A broken replica is back, empty."""
+    owner = replicas_in(memory)[replica]
+    if owner.phase == SERVING:
+        owner.healthy = 1
+        tell(memory, replica)
 
 
 @njit
@@ -196,13 +223,15 @@ def drain(memory: int, drain_s: float) -> None:
         cluster.pending = NONE
     until_s = cluster.now_s + drain_s
     last_s = cluster.now_s
-    for replica in range(replicas_in(memory).shape[0]):
-        owner = replicas_in(memory)[replica]
-        while owner.iteration_end_s <= until_s and owner.iteration_end_s < np.inf:
-            last_s = max(last_s, owner.iteration_end_s)
-            _advance(memory, replica, owner.iteration_end_s)
-        if owner.running + owner.waiting > 0:
-            last_s = until_s
+    while cluster.next_change_s <= until_s and cluster.next_change_s < np.inf:
+        last_s = _play_out(memory, cluster.next_change_s, last_s)
+        if not _at_work(memory):
+            break
+        _change(memory)
+        last_s = cluster.now_s
+    last_s = _play_out(memory, until_s, last_s)
+    if _at_work(memory):
+        last_s = until_s
     cluster.now_s = last_s
     for replica in range(replicas_in(memory).shape[0]):
         _abort_all(memory, replica, last_s, UNFINISHED)
@@ -249,7 +278,11 @@ def _advance(memory: int, replica: int, until_s: float) -> None:
     """Play one replica's iterations and scrapes up to and including `until_s`."""
     owner = replicas_in(memory)[replica]
     while True:
-        if owner.iteration_end_s <= owner.next_scrape_s:
+        if owner.patience_end_s < min(owner.iteration_end_s, owner.next_scrape_s):
+            if owner.patience_end_s > until_s:
+                return
+            _lose_patience(memory, replica)
+        elif owner.iteration_end_s <= owner.next_scrape_s:
             if owner.iteration_end_s > until_s:
                 return
             _step(memory, replica)
@@ -264,6 +297,9 @@ def _step(memory: int, replica: int) -> None:
     at_s = replicas_in(memory)[replica].iteration_end_s
     end_iteration(memory, replica)
     begin_iteration(memory, replica, at_s)
+    owner = replicas_in(memory)[replica]
+    if owner.phase == DRAINING and owner.running + owner.waiting == 0:
+        retire(memory, replica, at_s)
 
 
 @njit
@@ -274,7 +310,7 @@ def _scrape(memory: int, replica: int) -> None:
     at_s = owner.next_scrape_s
     owner.scrapes += 1
     lost = _uniform(cluster.seed, replica, 2 * owner.scrapes) < cluster.scrape_loss
-    if owner.healthy == 1 and not lost:
+    if owner.healthy == 1 and owner.phase <= DRAINING and not lost:
         usage = owner.held_blocks / owner.kv_blocks
         _on_scrape(ledger_in(memory)[replica], at_s, float(owner.running), float(owner.waiting), usage)
     spread = 2.0 * _uniform(cluster.seed, replica, 2 * owner.scrapes + 1) - 1.0
@@ -290,6 +326,35 @@ def _uniform(seed: int, stream: int, index: int) -> float:
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit
+def _play_to_arrival(memory: int, until_s: float) -> tuple[float, bool]:
+    """Play all that may bring an arrival forward, or changes a replica, before the next arrival.
+
+    Returns:
+        When the next arrival is, by then or later, and whether it is a session's next turn.
+    """
+    cluster = common_in(memory)
+    while True:
+        at_s, from_heap = _next_arrival(memory)
+        replica, end_s = NONE, np.inf
+        if cluster.unborn > 0:
+            replica, end_s = _first_to_end(memory)
+        next_s = min(at_s, end_s, until_s)
+        if cluster.next_change_s <= next_s < np.inf:
+            _change(memory)
+        elif end_s <= next_s and end_s < np.inf:
+            _advance(memory, replica, end_s)
+        else:
+            return at_s, from_heap
+
+
+@njit
+def _advance_all(memory: int, at_s: float) -> None:
+    common_in(memory).now_s = at_s
+    for replica in range(replicas_in(memory).shape[0]):
+        _advance(memory, replica, at_s)
 
 
 @njit
@@ -338,13 +403,104 @@ def _pop_birth(memory: int) -> int:
 
 
 @njit
-def _first_to_end(memory: int) -> int:
-    """The replica whose iteration ends first."""
-    best = 0
+def _first_to_end(memory: int) -> tuple[int, float]:
+    """The replica where something can end first, and when."""
+    best, best_s = 0, _next_end_s(memory, 0)
     for replica in range(1, replicas_in(memory).shape[0]):
-        if replicas_in(memory)[replica].iteration_end_s < replicas_in(memory)[best].iteration_end_s:
-            best = replica
-    return best
+        end_s = _next_end_s(memory, replica)
+        if end_s < best_s:
+            best, best_s = replica, end_s
+    return best, best_s
+
+
+@njit
+def _next_end_s(memory: int, replica: int) -> float:
+    """When an iteration ends or a client loses patience."""
+    owner = replicas_in(memory)[replica]
+    end_s: float = min(owner.iteration_end_s, owner.patience_end_s)
+    return end_s
+
+
+@njit
+def _play_out(memory: int, until_s: float, last_s: float) -> float:
+    """Play what is in flight up to `until_s`; returns when it last did anything, or `last_s`."""
+    for replica in range(replicas_in(memory).shape[0]):
+        owner = replicas_in(memory)[replica]
+        while True:
+            end_s = _next_end_s(memory, replica)
+            if end_s > until_s or end_s == np.inf:
+                break
+            if owner.iteration_end_s < np.inf:
+                last_s = max(last_s, end_s)
+            _advance(memory, replica, end_s)
+    return last_s
+
+
+@njit
+def _at_work(memory: int) -> bool:
+    """Whether anything is in flight."""
+    for replica in range(replicas_in(memory).shape[0]):
+        owner = replicas_in(memory)[replica]
+        if owner.running + owner.waiting > 0:
+            return True
+    return False
+
+
+@njit
+def _change(memory: int) -> None:
+    """Apply the next change that is due, after all that ends by then."""
+    cluster = common_in(memory)
+    at_s = max(cluster.next_change_s, cluster.now_s)
+    _advance_all(memory, at_s)
+    kind, replica, factor = next_change(memory)
+    if kind == FAIL:
+        fail(memory, replica)
+    elif kind == RECOVER:
+        recover(memory, replica)
+    elif kind == DRAIN:
+        drain_replica(memory, replica)
+    elif kind == START:
+        start(memory, replica, replicas_in(memory)[replica].cold_start_s)
+    elif kind == SLOW:
+        replicas_in(memory)[replica].factor = factor
+
+
+@njit
+def _lose_patience(memory: int, replica: int) -> None:
+    """Clients whose first token is overdue leave; find out who will be the next."""
+    owner = replicas_in(memory)[replica]
+    at_s = owner.patience_end_s
+    next_s = np.inf
+    i = 0
+    while i < owner.running:
+        slot = run_in(memory)[replica, i]
+        if sequences_in(memory)[slot].produced == 0 and facts_in(memory)[slot].deadline_s <= at_s:
+            _cancel_at(memory, slot, at_s)
+            continue
+        if sequences_in(memory)[slot].produced == 0:
+            next_s = min(next_s, facts_in(memory)[slot].deadline_s)
+        i += 1
+    for priority in range(PRIORITIES):
+        slot = queue_in(memory)[replica, priority, 0]
+        while slot != NONE:
+            following = sequences_in(memory)[slot].next
+            if sequences_in(memory)[slot].produced == 0:
+                if facts_in(memory)[slot].deadline_s <= at_s:
+                    _cancel_at(memory, slot, at_s)
+                else:
+                    next_s = min(next_s, facts_in(memory)[slot].deadline_s)
+            slot = following
+    owner.patience_end_s = next_s
+    if owner.phase == DRAINING and owner.running + owner.waiting == 0:
+        retire(memory, replica, at_s)
+
+
+@njit
+def _cancel_at(memory: int, slot: int, at_s: float) -> None:
+    replica = facts_in(memory)[slot].replica
+    _remove(memory, replica, slot)
+    aborted(memory, slot, at_s, CANCELLED)
+    replicas_in(memory)[replica].try_admission = 1
 
 
 @njit

@@ -1,4 +1,5 @@
-"""Gymnasium environments of routing. Importing this module registers `steersman/Routing-v0`.
+"""Gymnasium environments of routing. Importing this module registers `steersman/Routing-v0` and
+`steersman/Scaling-v0` (`gym_scaling.py`).
 
 One step is one decision: the action is the replica that gets the pending request, and time then runs to
 the next arrival. An episode ends when all requests have arrived and all work is drained.
@@ -19,6 +20,7 @@ discounting in continuous time.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import gymnasium
@@ -28,15 +30,24 @@ from numpy.typing import NDArray
 
 from steersman.env.cluster import Cluster
 from steersman.env.episodes import EpisodeSampler, scenario_sampler
+from steersman.env.gym_scaling import ScalingEnv, VectorScalingEnv
 from steersman.env.gym_spaces import Arrays, as_arrays, observation_space
 from steersman.env.gym_vector import VectorRoutingEnv
+from steersman.env.render import RECENT, RENDER_MODES, checked_mode, draw, views
 from steersman.env.vector import ClusterBatch
-from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.schema import Observation
 
-__all__ = ["ROUTING_ID", "RoutingEnv", "VectorRoutingEnv"]
+__all__ = [
+    "ROUTING_ID",
+    "SCALING_ID",
+    "RoutingEnv",
+    "ScalingEnv",
+    "VectorRoutingEnv",
+    "VectorScalingEnv",
+]
 
 ROUTING_ID = "steersman/Routing-v0"
+SCALING_ID = "steersman/Scaling-v0"
 
 
 class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
@@ -47,10 +58,11 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
         sampler: draws the episodes.
         requests: arrivals in an episode of the scenario.
         randomise: draw replicas, hardware, load and staleness anew for every episode.
-        render_mode: "ansi" for a table of what the router knows, or None.
+        render_mode: "ansi" for a line per replica, "rgb_array" for an image of (480, 800, 3), or None;
+            see `render.py`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's convention)
+    metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012 (Gymnasium's)
 
     def __init__(
         self,
@@ -61,9 +73,7 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
         randomise: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        if render_mode not in (None, "ansi"):
-            raise ValueError(f"render_mode is 'ansi' or None, not {render_mode!r}")
-        self.render_mode = render_mode
+        self.render_mode = checked_mode(render_mode)
         self._sampler = sampler or scenario_sampler(scenario, requests, randomise)
         space: Any = observation_space(self._sampler.most_replicas)
         self.observation_space = space
@@ -71,6 +81,7 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
         self._batch: ClusterBatch | None = None
         self._observation: Observation | None = None
         self._cost = 0.0
+        self._choices: deque[int] = deque(maxlen=RECENT)
 
     @property
     def cluster(self) -> Cluster:
@@ -86,6 +97,7 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
         self._batch = ClusterBatch([cluster], most_replicas=self._sampler.most_replicas)
         row = int(self._batch.next_requests()[0])
         self._cost = cluster.cost_accrued
+        self._choices.clear()
         return self._look(), {"row": row, "elapsed_s": 0.0, "invalid_action": False}
 
     def step(self, action: np.int64) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
@@ -95,7 +107,9 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
             raise RuntimeError("the episode has ended; call reset()")
         invalid = not self._observation.mask[0, action]
         before_s = self.cluster.now_s
-        batch.dispatch(np.array([-1 if invalid else action]), self._observation)
+        choice = -1 if invalid else int(action)
+        batch.dispatch(np.array([choice]), self._observation)
+        self._choices.append(choice)
         row = int(batch.next_requests()[0])
         ended = row < 0
         if ended:
@@ -120,20 +134,12 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
         mask: NDArray[np.bool_] = self._observation.mask[0]
         return mask
 
-    def render(self) -> str | None:
-        """What the router knows, as text."""
+    def render(self) -> Any:
+        """The cluster as it is now, as text or as an image."""
         if self.render_mode is None:
             return None
-        cluster = self.cluster
-        lines = [f"t = {cluster.now_s:.3f} s, cost {self._cost:.2f}, request {cluster.pending}"]
-        if self._observation is not None:
-            shown = ("running", "waiting", "kv_usage", "inflight", "ttft_s", "tpot_s", "marginal_cost")
-            lines.append("replica " + " ".join(f"{name:>13}" for name in shown))
-            for i, spec in enumerate(cluster.replicas):
-                values = self._observation.replicas[0, i]
-                numbers = " ".join(f"{values[REPLICA_INDEX[name]]:13.4g}" for name in shown)
-                lines.append(f"{i:7d} {numbers}  {spec.profile.name}")
-        return "\n".join(lines)
+        title = f"t {self.cluster.now_s:.2f} s  request {self.cluster.pending}  cost {self._cost:.2f}"
+        return draw(self.render_mode, views(self.cluster, self._choices), title)
 
     def _look(self) -> Arrays:
         self._observation = self._started().observe()
@@ -147,3 +153,5 @@ class RoutingEnv(gymnasium.Env[Arrays, np.int64]):
 
 if ROUTING_ID not in gymnasium.registry:
     gymnasium.register(id=ROUTING_ID, entry_point="steersman.env.gym:RoutingEnv")
+if SCALING_ID not in gymnasium.registry:
+    gymnasium.register(id=SCALING_ID, entry_point="steersman.env.gym_scaling:ScalingEnv")

@@ -51,6 +51,9 @@ CLUSTER = np.dtype(
         ("free_slots", "i8"),
         ("events", "i8"),  # written since they were last read
         ("prefix_cache", "i8"),
+        # Lifecycle (`lifecycle.py`).
+        ("next_change", "i8"),  # of the schedule, that has not been applied
+        ("next_change_s", "f8"),  # when the next change of any kind is due
     ],
     align=True,
 )
@@ -100,9 +103,24 @@ REPLICA = np.dtype(
         ("preemptions", "i8"),
         ("prefix_queries", "i8"),  # prompt tokens looked up
         ("prefix_hits", "i8"),
+        # Lifecycle (`lifecycle.py`).
+        ("phase", "i8"),
+        ("ready_s", "f8"),  # when a pending replica begins to serve; infinite otherwise
+        ("cold_start_s", "f8"),
+        ("billed_s", "f8"),  # paid for, up to `billed_from_s`
+        ("billed_from_s", "f8"),  # infinite while nobody pays
+        ("factor", "f8"),  # on iteration times, beyond the spec's slowdown
+        ("patience_end_s", "f8"),  # no waiting client leaves before that
+        ("losses", "i8"),  # times its cache was lost
     ],
     align=True,
 )
+SERVING, DRAINING, STARTING, GONE = range(4)
+"""Phases of a replica; a broken one is SERVING and not healthy."""
+FAIL, RECOVER, DRAIN, START, SLOW = range(5)
+"""Kinds of scheduled changes."""
+
+CHANGE = np.dtype([("at_s", "f8"), ("replica", "i8"), ("kind", "i8"), ("factor", "f8")], align=True)
 
 SEQUENCE = np.dtype(
     [  # What an iteration touches: one cache line.
@@ -145,6 +163,7 @@ FACTS = np.dtype(
         ("span_shared", "i8"),  # prefix blocks before them
         ("span_next", "i8"),
         ("span_previous", "i8"),
+        ("deadline_s", "f8"),  # of the first token; infinite: the client waits for ever
     ],
     align=True,
 )
@@ -191,6 +210,7 @@ TRACE = np.dtype(
         ("weight", "f8"),
         ("ttft_slo_s", "f8"),
         ("tpot_slo_s", "f8"),
+        ("patience_s", "f8"),  # 0: without limit
     ],
     align=True,
 )
@@ -200,7 +220,9 @@ H_REPLICAS, H_SLOTS, H_ROWS, H_RUNNING, H_ENTRIES, H_TABLE, H_CHILDREN, H_EVENTS
 H_CLUSTER, H_REPLICA, H_LEDGER, H_SEQUENCE, H_FACTS, H_RUN, H_QUEUE, H_ENTRY, H_HASH = range(8, 17)
 H_BIRTH, H_EVENT, H_OUTCOME = range(17, 20)
 H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addresses, and sizes
-HEADER = 32
+H_READS = 47  # address
+H_CHANGE, H_CHANGES = 25, 26  # the schedule and its length
+HEADER = 48
 
 
 def _pointer_of(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
@@ -298,6 +320,13 @@ def events_in(memory: int) -> Any:
 
 
 @njit
+def changes_in(memory: int) -> Any:
+    """(changes,) CHANGE: the schedule, in order of time."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_CHANGE]), (h[H_CHANGES],), CHANGE)
+
+
+@njit
 def outcomes_in(memory: int) -> Any:
     """(rows,) OUTCOME"""
     h = _header(memory)
@@ -323,3 +352,10 @@ def hashes_in(memory: int) -> Any:
     """Hashes of all prefix blocks, request by request."""
     h = _header(memory)
     return _table(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64)
+
+
+@njit
+def reads_in(memory: int) -> Any:
+    """(n, most max_num_seqs + 1): by decoding sequences, the factor on `decode_base_s`; read only."""
+    h = _header(memory)
+    return _table(_pointer(h[H_READS]), (h[H_REPLICAS], h[H_RUNNING] + 1), np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.env.engine import cost, dispatch, next_request
+from steersman.env.engine import cost, dispatch, next_request_by
 from steersman.env.jit import njit
 from steersman.env.layout import NONE, common_in, ledger_in
 from steersman.predictors.ledger import HEALTHY
@@ -15,11 +15,11 @@ Float64 = NDArray[np.float64]
 
 
 @njit
-def next_requests(memories: Int64, rows: Int64) -> None:
-    """Advance those without a pending request to the next; `rows`: all pending ones, or NONE."""
+def next_requests(memories: Int64, rows: Int64, until_s: Float64) -> None:
+    """Advance those without a pending request to the next by `until_s`; `rows`: all pending, or NONE."""
     for i in range(memories.shape[0]):
         pending = common_in(memories[i]).pending
-        rows[i] = next_request(memories[i]) if pending == NONE else pending
+        rows[i] = next_request_by(memories[i], until_s[i]) if pending == NONE else pending
 
 
 @njit

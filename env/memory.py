@@ -42,6 +42,7 @@ class Memory:
         trace: kept alive as long as the memory is.
         slots: requests that can be in flight at once; `grow` adds more.
         events: room in the token log; 0 records no tokens.
+        changes: (changes,) CHANGE in order of time; None: nothing is scheduled.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Memory:
         seed: int,
         slots: int,
         events: int = 0,
+        changes: NDArray[Any] | None = None,
     ) -> None:
         sharing = prefix_cache and trace.block_tokens > 0
         most_entries = 0
         if sharing:
             most_entries = max(_entries(spec, trace.block_tokens) for spec in replicas)
         self.trace = trace
+        self.reads = _reads(replicas)
         self._allocate(
             {
                 at.H_REPLICAS: len(replicas),
@@ -70,6 +73,7 @@ class Memory:
                 at.H_TABLE: 1 << (2 * most_entries + 1).bit_length(),
                 at.H_CHILDREN: trace.children,
                 at.H_EVENTS: events,
+                at.H_CHANGES: 0 if changes is None else len(changes),
             }
         )
         cluster = self.cluster
@@ -81,6 +85,10 @@ class Memory:
         cluster["pending"] = at.NONE
         cluster["free_slot"] = at.NONE
         cluster["prefix_cache"] = prefix_cache
+        cluster["next_change_s"] = np.inf
+        if changes is not None and len(changes):
+            self.changes[:] = changes
+            cluster["next_change_s"] = changes["at_s"][0]
         self._free(0)
         self.queue[:] = at.NONE
         self.outcomes["arrival_s"] = np.nan
@@ -95,6 +103,10 @@ class Memory:
             self.ledger[row] = L.new_row(spec.profile)
             L.on_scrape(self.ledger[row], 0.0, 0.0, 0.0, 0.0)
             self.replicas["next_scrape_s"][row] = rng.random() * staleness.scrape_interval_s
+            if spec.standby:
+                self.replicas["phase"][row] = at.GONE
+                self.replicas["billed_from_s"][row] = np.inf
+                self.ledger[row, L.HEALTHY] = 0.0
 
     @property
     def free_slots(self) -> int:
@@ -115,6 +127,7 @@ class Memory:
         """An independent cluster in the same state: one copy of the buffer."""
         twin = Memory.__new__(Memory)
         twin.trace = self.trace
+        twin.reads = self.reads
         twin._places = self._places
         twin._adopt(_aligned_copy(self.buffer))
         return twin
@@ -125,7 +138,7 @@ class Memory:
         old.trace = self.trace
         old._places = self._places
         old._adopt(self.buffer)
-        sizes = {key: int(old.header[key]) for key in range(at.H_EVENTS + 1)}
+        sizes = {key: int(old.header[key]) for key in (*range(at.H_EVENTS + 1), at.H_CHANGES)}
         sizes[at.H_SLOTS] = slots
         if events is not None:
             sizes[at.H_EVENTS] = events
@@ -133,7 +146,7 @@ class Memory:
             self.trace = trace
             sizes[at.H_ROWS] = len(trace.records)
         self._allocate(sizes)
-        for name in ("cluster", "replicas", "ledger", "run", "queue", "entries", "table", "births"):
+        for name in _COPIED:
             getattr(self, name)[...] = getattr(old, name)
         for name in ("sequences", "facts", "outcomes", "events"):
             getattr(self, name)[: len(getattr(old, name))] = getattr(old, name)
@@ -151,6 +164,7 @@ class Memory:
         header[at.H_ROOT_COUNT] = len(self.trace.roots)
         header[at.H_HASHES] = self.trace.hashes.ctypes.data
         header[at.H_HASH_COUNT] = len(self.trace.hashes)
+        header[at.H_READS] = self.reads.ctypes.data
 
     def _allocate(self, sizes: dict[int, int]) -> None:
         header = np.zeros(at.HEADER, dtype=np.int64)
@@ -217,6 +231,10 @@ class Memory:
         replica["iteration_end_s"] = np.inf
         replica["healthy"] = 1
         replica["try_admission"] = 1
+        replica["ready_s"] = np.inf
+        replica["cold_start_s"] = spec.cold_start_s
+        replica["factor"] = 1.0
+        replica["patience_end_s"] = np.inf
         for field in ("lru_head", "lru_tail", "span_head", "span_tail", "free_entry"):
             replica[field] = at.NONE
         if entry_tokens:
@@ -247,8 +265,11 @@ _RARE = {
     "table": at.H_HASH,
     "births": at.H_BIRTH,
     "events": at.H_EVENT,
+    "changes": at.H_CHANGE,
     "outcomes": at.H_OUTCOME,
 }
+_COPIED = ("cluster", "replicas", "ledger", "run", "queue", "entries", "table", "births", "changes")
+"""Tables that keep their size when there is room for more requests."""
 _FREE_SLOTS = list(at.CLUSTER.names or ()).index("free_slots")
 _PENDING = list(at.CLUSTER.names or ()).index("pending")
 
@@ -270,8 +291,25 @@ def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dt
         at.H_HASH: ((n, table), np.dtype(np.int32)),
         at.H_BIRTH: ((children,), at.BIRTH),
         at.H_EVENT: ((events,), at.EVENT),
+        at.H_CHANGE: ((int(header[at.H_CHANGES]),), at.CHANGE),
         at.H_OUTCOME: ((rows,), at.OUTCOME),
     }
+
+
+def _reads(replicas: Sequence[ReplicaSpec]) -> NDArray[np.float64]:
+    """Factors on `decode_base_s` by decoding sequences: 1 where a profile does not tell them apart.
+
+    The first of a row is of an iteration that only prefills.
+    """
+    most = max(spec.profile.max_num_seqs for spec in replicas)
+    factors = np.ones((len(replicas), most + 1))
+    for row, spec in enumerate(replicas):
+        curve = spec.profile.decode_base_by_batch_s
+        if curve:
+            batches, times_s = zip(*curve, strict=True)
+            read_s = np.interp(np.arange(most + 1), batches, times_s)
+            factors[row] = read_s / spec.profile.decode_base_s
+    return factors
 
 
 def _entries(spec: ReplicaSpec, block_tokens: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from pydantic import Field
@@ -60,6 +61,10 @@ class ProfileSettings(Settings):
     hardware_factor: float = Field(default=1.0, gt=0, description="Relative speed, H100 is 1.")
     cost_per_hour: float = Field(default=0.0, ge=0, description="Price of the replica, US dollars.")
     source: str = Field(default="", description="Where the numbers come from.")
+    decode_base_by_batch_s: tuple[tuple[int, float], ...] = Field(
+        default=(),
+        description="Where the base grows with the batch (experts): [sequences, base] pairs.",
+    )
 
 
 @cache
@@ -113,11 +118,28 @@ def check_profile(profile: HardwareProfile, *, source: str) -> None:
             f"{source}: kv_capacity_tokens = {profile.kv_capacity_tokens}: a KV cache of {kv_gib:.1f} "
             f"GiB does not fit beside the weights; at most {room} tokens do"
         )
+    _check_curve(profile, source)
     if profile.kv_capacity_tokens < profile.block_tokens:
         raise ConfigError(
             f"{source}: kv_capacity_tokens = {profile.kv_capacity_tokens} is less than one block of "
             f"{profile.block_tokens} tokens; raise it"
         )
+
+
+def _check_curve(profile: HardwareProfile, source: str) -> None:
+    curve = profile.decode_base_by_batch_s
+    key = f"{source}: decode_base_by_batch_s"
+    for batch, base_s in curve:
+        if not (batch >= 1 and 0 < base_s < 10):
+            raise ConfigError(
+                f"{key}: [{batch}, {base_s:g}] must be at least 1 sequence and 0 to 10 seconds"
+            )
+    for (batch, base_s), (next_batch, next_base_s) in pairwise(curve):
+        if next_batch <= batch or next_base_s < base_s:
+            raise ConfigError(
+                f"{key}: [{next_batch}, {next_base_s:g}] follows [{batch}, {base_s:g}]; sequences must "
+                "rise and times must not fall"
+            )
 
 
 def with_limits(

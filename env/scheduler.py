@@ -22,6 +22,7 @@ from steersman.env.layout import (
     common_in,
     events_in,
     facts_in,
+    reads_in,
     replicas_in,
     run_in,
     sequences_in,
@@ -42,7 +43,7 @@ def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     if owner.running == 0:
         owner.iteration_end_s = np.inf
         return
-    duration_s = _duration_s(memory, replica)
+    duration_s = _duration_s(memory, replica) * owner.factor
     owner.iteration_end_s = at_s + duration_s
     owner.iterations += 1
     owner.busy_s += duration_s
@@ -207,7 +208,7 @@ def _duration_s(memory: int, replica: int) -> float:
         elif tokens > 0:
             prefill += tokens
             prefill2 += tokens * (tokens + 2.0 * sequence.computed)
-    base_s = owner.decode_base_s
+    base_s = owner.decode_base_s * reads_in(memory)[replica, decoding]
     if prefill > 0:
         prefill_s = (
             owner.prefill_base_s + owner.prefill_token_s * prefill + owner.prefill_token2_s * prefill2

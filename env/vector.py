@@ -79,9 +79,15 @@ class ClusterBatch:
         self._memories[index] = cluster.memory.address
         self._padding[index] = np.arange(self._width) >= len(cluster.replicas)
 
-    def next_requests(self) -> NDArray[np.int64]:
-        """Advance each to its next decision; its trace row, or -1 when all have arrived, (B,)."""
-        lockstep.next_requests(self._memories, self._rows)
+    def next_requests(self, until_s: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
+        """Advance each to its next decision; its trace row, or -1 when all have arrived, (B,).
+
+        Args:
+            until_s: (B,), where to stop if nothing arrives by then (-1); see `Cluster.next_request`.
+        """
+        if until_s is None:
+            until_s = np.full(len(self), np.inf)
+        lockstep.next_requests(self._memories, self._rows, until_s)
         return self._rows.copy()
 
     def observe(self) -> Observation:

@@ -124,6 +124,9 @@ class HardwareProfile:
 
     The maximum is the roofline: the weights are read once an iteration (`decode_base_s`), and a small
     chunk hides behind that read. It telescopes: a prompt of P tokens cut into chunks pays P² once.
+
+    A mixture of experts reads more weights the more sequences decode: with `decode_base_by_batch_s`
+    the engine takes the base from there, linear between its points; estimates use `decode_base_s`.
     """
 
     name: str
@@ -153,6 +156,8 @@ class HardwareProfile:
     """Relative speed for SPEC B1's base weight; A100 is 0.7, H100 is 1."""
     cost_per_hour: float = 0.0
     source: str = ""
+    decode_base_by_batch_s: tuple[tuple[int, float], ...] = ()
+    """(decoding sequences, base), ascending; empty: `decode_base_s` at any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +258,36 @@ class ReplicaSpec:
     profile: HardwareProfile
     slowdown: float = 1.0
     """A straggler's factor on every iteration; 1 is healthy."""
+    standby: bool = False
+    """Not there at first: it costs nothing and serves nothing until it is started."""
+    cold_start_s: float = 224.0
+    """From start to serving. The default is typical of a vLLM pod (`configs/cold_starts.yaml`)."""
+
+
+class ChangeKind(StrEnum):
+    """What can happen to a replica."""
+
+    FAIL = "fail"
+    """It breaks: all that it holds fails, its cache is lost, it accepts nothing."""
+    RECOVER = "recover"
+    """A broken one is back, empty."""
+    DRAIN = "drain"
+    """It takes nothing new, finishes what it has, and is gone."""
+    START = "start"
+    """It serves after its cold start; one that drains goes on serving at once."""
+    SLOW = "slow"
+    """Its iterations take `factor` times as long from now on; 1 is back to normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaChange:
+    """Something that happens to a replica at a given time of a simulation."""
+
+    at_s: float
+    replica: int
+    kind: ChangeKind
+    factor: float = 1.0
+    """Of `SLOW`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,3 +335,7 @@ class Scenario:
     """None: the trace as it is."""
     saturation_rps: float | None = None
     """Measured saturation; None until measured."""
+    changes: tuple[ReplicaChange, ...] = ()
+    """What happens to replicas, in order of time."""
+    patience_s: float | None = None
+    """Clients leave after so long without a first token; None: they wait for ever."""

@@ -17,9 +17,9 @@ CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
 
 
 class Settings(BaseModel):
-    """Base of every configuration model: unknown keys are errors, values are frozen."""
+    """Base of every configuration model: unknown keys and infinite numbers are errors, values frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 SettingsT = TypeVar("SettingsT", bound=Settings)

@@ -39,8 +39,9 @@ def best(observation: dict[str, NDArray[np.float32]]) -> Any:
     return np.argmin(cost, axis=-1)
 
 
-def test_gymnasiums_checker_has_nothing_to_say() -> None:
-    env = gymnasium.make(ROUTING_ID, scenario="tiny", requests=30, render_mode="ansi")
+@pytest.mark.parametrize("render_mode", ["ansi", "rgb_array"])
+def test_gymnasiums_checker_has_nothing_to_say(render_mode: str) -> None:
+    env = gymnasium.make(ROUTING_ID, scenario="tiny", requests=30, render_mode=render_mode)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env.unwrapped)
@@ -95,13 +96,22 @@ def test_a_seed_repeats_the_episodes() -> None:
     assert runs[0] == runs[1]
 
 
-def test_rendering_is_text() -> None:
+def test_rendering_follows_the_load() -> None:
     env = RoutingEnv(sampler=Sampler(), render_mode="ansi")
     env.reset(seed=1)
     text = env.render()
-    assert text is not None
     assert text.count("a100-llama-3.1-8b") == len(env.cluster.replicas)
+    assert "chosen   0/0" in text
+    env.step(np.int64(0))
+    assert "chosen   1/1" in env.render()
     assert RoutingEnv(sampler=Sampler()).render() is None
+    image = RoutingEnv(sampler=Sampler(), render_mode="rgb_array")
+    image.reset(seed=1)
+    before = image.render()
+    assert before.shape == (480, 800, 3)
+    assert before.dtype == np.uint8
+    image.step(np.int64(0))
+    assert not np.array_equal(before, image.render())
     with pytest.raises(ValueError, match="render_mode"):
         RoutingEnv(sampler=Sampler(), render_mode="human")
 

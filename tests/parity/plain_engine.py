@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from steersman.traces.schema import HardwareProfile
 
@@ -97,7 +98,7 @@ class PlainEngine:
         active = [s for s in self.running if s.scheduled]
         decoding = [s for s in active if s.produced and s.scheduled == 1]
         prefills = [s for s in active if s not in decoding]
-        base_s = p.decode_base_s
+        base_s = self.read_s(len(decoding))
         if prefills:
             tokens = sum(s.scheduled for s in prefills)
             squares = sum(s.scheduled * (s.scheduled + 2 * s.computed) for s in prefills)
@@ -106,6 +107,15 @@ class PlainEngine:
         context = sum(s.computed + 1 for s in decoding)
         decode_s = p.decode_seq_s * len(decoding) + p.decode_context_s * context
         return self.slowdown * (p.host_overhead_s + decode_s + base_s)
+
+    def read_s(self, decoding: int) -> float:
+        curve = self.profile.decode_base_by_batch_s
+        if not curve or decoding <= curve[0][0]:
+            return curve[0][1] if curve else self.profile.decode_base_s
+        for (low, low_s), (high, high_s) in pairwise(curve):
+            if decoding <= high:
+                return low_s + (high_s - low_s) * (decoding - low) / (high - low)
+        return curve[-1][1]
 
     def produce(self, now_s: float) -> None:
         for s in list(self.running):

@@ -11,6 +11,7 @@ from steersman.traces.schema import Priority, ReplicaSpec
 from tests.env.worlds import play, request, small_profile, trace_of
 from tests.parity.plain_engine import PlainEngine, Sequence
 
+Reads = tuple[tuple[int, float], ...]
 LENGTHS = st.tuples(st.floats(0.0, 0.2), st.integers(1, 300), st.integers(1, 80), st.integers(0, 3))
 
 
@@ -21,13 +22,24 @@ LENGTHS = st.tuples(st.floats(0.0, 0.2), st.integers(1, 300), st.integers(1, 80)
     st.integers(1, 8),
     st.integers(1, 300),
     st.sampled_from([1.0, 1.7]),
+    st.sampled_from([(), ((1, 0.006), (4, 0.009), (6, 0.02))]),
 )
 # Two that wait for an engine that falls idle start together.
 @example(rows=[(0.0, 1, 1, 0)] * 3, blocks=24, most=2, budget=2, slowdown=1.0)
 def test_times_and_preemptions_are_those_of_the_plain_engine(
-    rows: list[tuple[float, int, int, int]], blocks: int, most: int, budget: int, slowdown: float
+    rows: list[tuple[float, int, int, int]],
+    blocks: int,
+    most: int,
+    budget: int,
+    slowdown: float,
+    reads: Reads,
 ) -> None:
-    profile = small_profile(kv_capacity_tokens=16 * blocks, max_num_seqs=most, max_batched_tokens=budget)
+    profile = small_profile(
+        kv_capacity_tokens=16 * blocks,
+        max_num_seqs=most,
+        max_batched_tokens=budget,
+        decode_base_by_batch_s=reads,
+    )
     # Spread out by a little, so that no arrival falls on the end of an iteration by rounding.
     arrivals = np.cumsum([gap + 1e-6 for gap, *_ in rows]) + 1e-7
     sequences = [
