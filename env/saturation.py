@@ -28,7 +28,8 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     """Completed requests per second in steady state with a constant backlog (EVALUATION, "Cells").
 
     The number of requests in flight is held at full batches plus a backlog: whenever one ends the next
-    arrives, and is dispatched by marginal cost (default constants).
+    arrives, and is dispatched by marginal cost (default constants). Nothing befalls the replicas, and
+    those on standby stay there.
 
     Args:
         seed: of the sample of requests.
@@ -37,7 +38,8 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     Raises:
         ValueError: too few requests to get past the warm-up.
     """
-    in_flight = sum(spec.profile.max_num_seqs + BACKLOG for spec in scenario.replicas)
+    serving = [spec for spec in scenario.replicas if not spec.standby]
+    in_flight = sum(spec.profile.max_num_seqs + BACKLOG for spec in serving)
     count = max(ROUNDS * in_flight, FEWEST_REQUESTS) if requests is None else requests
     if count < 3 * in_flight:
         raise ValueError(f"requests = {count} must be at least {3 * in_flight}, thrice those in flight")
@@ -48,6 +50,7 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
         staleness=scenario.staleness,
         prefix_cache=scenario.prefix_cache,
         seed=seed,
+        conditions=replace(scenario.conditions, changes=(), patience_s=None),
     )
     while cluster.next_request() is not None:
         observation = cluster.observe()
@@ -109,15 +112,17 @@ class SaturationEstimate:
 
     def of(self, replicas: Sequence[ReplicaSpec]) -> float:
         """Requests per second at which these replicas saturate."""
-        return self._factor * sum(self._one(spec.profile) / spec.slowdown for spec in replicas)
+        there = [spec for spec in replicas if not spec.standby]
+        return self._factor * sum(self._one(spec.profile) / spec.slowdown for spec in there)
 
     def _one(self, profile: HardwareProfile) -> float:
         context = self._prompt + 0.5 * self._output
         batch = min(float(profile.max_num_seqs), max(profile.kv_capacity_tokens / context, 1.0))
+        batch /= profile.pipeline_parallel  # of each of the batches in flight
         iteration_s = (
             profile.host_overhead_s
             + profile.decode_base_s
             + batch * (profile.decode_seq_s + profile.decode_context_s * context)
         )
         prefill_s = self._uncached * (profile.prefill_token_s + profile.prefill_token2_s * self._prompt)
-        return 1.0 / (self._output * iteration_s / batch + prefill_s)
+        return profile.pipeline_parallel / (self._output * iteration_s / batch + prefill_s)
