@@ -21,18 +21,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.env import engine
+from steersman.env import engine, lifecycle
 from steersman.env import layout as at
 from steersman.env.lifecycle import Phase, schedule
 from steersman.env.memory import Memory, StaticTrace
 from steersman.env.observation import observe
 from steersman.env.outcomes import OutcomeTable, outcome_table
+from steersman.env.placement import check_sharing
 from steersman.env.requests import RequestTable, request_table
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.prefix_index import PrefixIndex
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Observation, ReplicaChange, ReplicaSpec, Staleness
+from steersman.traces.schema import Conditions, Observation, ReplicaSpec, Staleness
 from steersman.traces.trace import Trace
 
 FIRST_SLOTS = 256
@@ -55,14 +56,14 @@ class Cluster:
         staleness: of the scraped metrics.
         prefix_cache: whether engines keep and share prefixes; a trace without hashes shares nothing.
         seed: of everything random, which is the times and losses of scrapes.
-        changes: what happens to replicas and when; see `ChangeKind`.
-        patience_s: a request without a first token after so long is cancelled; None: never.
+        conditions: what happens to replicas and when, how patient clients are, how replicas share GPUs,
+            and options of the engine; None: nothing happens.
 
     The same arguments and the same choices give the same outcomes, bit for bit.
 
     Raises:
         ConfigError: no replicas, limits or intervals that would stop time, block sizes that do not
-            fit each other, or a change that cannot happen.
+            fit each other, a change that cannot happen, or replicas that cannot share a GPU.
         TraceError: an output length is unknown.
     """
 
@@ -76,11 +77,11 @@ class Cluster:
         staleness: Staleness | None = None,
         prefix_cache: bool = True,
         seed: int = 0,
-        changes: Sequence[ReplicaChange] = (),
-        patience_s: float | None = None,
+        conditions: Conditions | None = None,
     ) -> None:
+        conditions = conditions or Conditions()
         staleness = staleness or Staleness()
-        _check(replicas, staleness)
+        _check(replicas, staleness, conditions)
         self.replicas = tuple(replicas)
         self.trace = trace
         profiles = np.stack([L.new_row(spec.profile) for spec in replicas])
@@ -89,13 +90,15 @@ class Cluster:
         )
         self.memory = Memory(
             self.replicas,
-            _static(trace, self.table, patience_s),
+            _static(trace, self.table, conditions.patience_s),
             staleness=staleness,
             prefix_cache=prefix_cache,
             seed=seed,
             slots=min(FIRST_SLOTS, max(len(trace), 1)),
-            changes=schedule(changes, len(replicas)),
+            changes=schedule(conditions.changes, len(replicas)),
+            most_adapters=conditions.adapters.most if conditions.adapters else 0,
         )
+        _apply(conditions, self.memory)
         self._believed: PrefixIndex | None = None
         if prefix_cache and len(trace.block_hashes):
             self._believed = PrefixIndex(
@@ -288,7 +291,7 @@ class Cluster:
         if not 0.0 <= delay_s < math.inf:
             raise ValueError(f"cold_start_s = {delay_s} must not be negative or infinite")
         self._observed = None
-        return bool(engine.start(self.memory.address, replica, float(delay_s)))
+        return bool(lifecycle.start(self.memory.address, replica, float(delay_s)))
 
     def add(self, *, profile: str | None = None, cold_start_s: float | None = None) -> int | None:
         """Start the first replica that is gone (of a profile, if named); its number, or None."""
@@ -306,7 +309,7 @@ class Cluster:
         """
         self._check_replica(replica)
         self._observed = None
-        return bool(engine.drain_replica(self.memory.address, replica))
+        return bool(lifecycle.drain_replica(self.memory.address, replica))
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -325,7 +328,7 @@ class Cluster:
     @property
     def gpu_hours(self) -> float:
         """What has been paid for so far, in hours of single GPUs."""
-        gpus = [spec.profile.tensor_parallel for spec in self.replicas]
+        gpus = [spec.profile.tensor_parallel * spec.profile.pipeline_parallel for spec in self.replicas]
         return float(self.billed_s @ np.array(gpus)) / 3600.0
 
     @property
@@ -356,7 +359,7 @@ class Cluster:
         return hashes
 
 
-def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness) -> None:
+def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness, conditions: Conditions) -> None:
     """Refuse what a configuration file would not let through either, since it would never end."""
     if not replicas:
         raise ConfigError("a cluster needs at least one replica; 'replicas' is empty")
@@ -364,7 +367,19 @@ def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness) -> None:
         raise ConfigError(
             f"{staleness}: scrape_interval_s must be positive, jitter in [0, 1) and loss in [0, 1]"
         )
+    adapters = conditions.adapters
+    if adapters is not None and not (adapters.most >= 1 and 0 <= adapters.load_s < math.inf):
+        raise ConfigError(f"{adapters}: most must be at least 1 and load_s 0 or more")
+    patience_s = conditions.patience_s
+    if patience_s is not None and not patience_s > 0:
+        raise ConfigError(f"patience_s = {patience_s} must be positive; leave it out for ever")
+    check_sharing(replicas, conditions.sharing)
     for spec in replicas:
+        if not 1 <= spec.profile.pipeline_parallel <= at.MOST_STAGES:
+            raise ConfigError(
+                f"replica '{spec.replica_id}': pipeline_parallel = {spec.profile.pipeline_parallel} "
+                f"must be within 1 and {at.MOST_STAGES}"
+            )
         if not 0 < spec.slowdown < float("inf"):
             raise ConfigError(
                 f"replica '{spec.replica_id}': slowdown = {spec.slowdown} must be positive"
@@ -378,6 +393,22 @@ def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness) -> None:
                 f"replica '{spec.replica_id}': max_num_seqs = {spec.profile.max_num_seqs} and "
                 f"max_batched_tokens = {spec.profile.max_batched_tokens} must be at least 1"
             )
+
+
+def _apply(conditions: Conditions, memory: Memory) -> None:
+    """Write down how the pool is operated."""
+    cluster = memory.cluster[0]
+    cluster["priority_preemption"] = conditions.priority_preemption
+    cluster["adapter_load_s"] = conditions.adapters.load_s if conditions.adapters else 0.0
+    cluster["coupled"] = bool(conditions.sharing)
+    for number, gpu in enumerate(conditions.sharing):
+        rows = list(gpu.replicas)
+        memory.shares["gpu"][rows] = number
+        memory.shares["kind"][rows] = at.MPS if gpu.mode == "mps" else at.TIME_SLICE
+        memory.shares["turn_s"][rows] = np.array(gpu.weights or 1.0) * gpu.slice_ms / 1000.0
+        memory.shares["preemptive"][rows] = gpu.preemptive
+        memory.shares["overhead"][rows] = gpu.overhead
+        memory.shares["demand"][rows] = gpu.demands or 1.0
 
 
 def _static(trace: Trace, table: RequestTable, patience_s: float | None) -> StaticTrace:
@@ -395,6 +426,7 @@ def _static(trace: Trace, table: RequestTable, patience_s: float | None) -> Stat
     records["ttft_slo_s"] = table.ttft_slo_s
     records["tpot_slo_s"] = table.tpot_slo_s
     records["patience_s"] = patience_s or 0.0
+    records["adapter"] = trace.lora
     records["first_child"] = at.NONE
     records["next_sibling"] = at.NONE
     children = np.flatnonzero(trace.parent >= 0)

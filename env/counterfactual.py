@@ -16,6 +16,7 @@ from steersman.env.engine import dispatch, drain, next_request
 from steersman.env.jit import njit
 from steersman.env.layout import NONE, common_in, replicas_in, trace_in
 from steersman.env.memory import Memory
+from steersman.traces.errors import ConfigError
 
 DRAIN_S = 3600.0
 """Patience with what is in flight at the end of the horizon."""
@@ -44,9 +45,16 @@ def added_costs(
         (len(rows), replicas): what the request would have added to the cluster's cost on each replica;
         NaN where the replay did not reach it.
 
+    Raises:
+        ConfigError: replicas share GPUs, so that a request changes more than its own replica.
+
     Sessions whose next turns wait for answers follow the recorded choices too, but a turn that depends
     on another replica's answer does not arrive in the runs of a single replica.
     """
+    if start.cluster["coupled"][0]:
+        raise ConfigError(
+            "counterfactuals ask about one replica at a time; 'sharing' makes replicas affect each other"
+        )
     scratch = start.copy()
     asked = np.zeros(len(choices), dtype=np.int64)
     asked[rows] = np.arange(1, len(rows) + 1)
@@ -150,4 +158,5 @@ def _freeze_others(memory: int, kept: int) -> None:
             replicas[replica].next_scrape_s = np.inf
             replicas[replica].running = 0
             replicas[replica].waiting = 0
+            replicas[replica].in_flight = 0
             replicas[replica].cost_rate = 0.0

@@ -41,6 +41,7 @@ from steersman.env.layout import (
     common_in,
     events_in,
     facts_in,
+    flight_in,
     ledger_in,
     outcomes_in,
     queue_in,
@@ -50,9 +51,10 @@ from steersman.env.layout import (
     sequences_in,
     trace_in,
 )
-from steersman.env.lifecycle import drain_replica, lose, next_change, retire, start, tell
+from steersman.env.lifecycle import at_work, drain_replica, lose, next_change, retire, start, tell
+from steersman.env.pipeline import begin, recall, remove_in_flight, step
 from steersman.env.queues import first_waiting, push_back, remove_waiting, take_slot
-from steersman.env.scheduler import begin_iteration, end_iteration, remove_running
+from steersman.env.scheduler import remove_running
 from steersman.predictors import ledger as plain_ledger
 
 _on_scrape = compiled(plain_ledger).on_scrape
@@ -118,8 +120,8 @@ def dispatch(
     dispatched(memory, slot, cluster.now_s)
     push_back(memory, replica, slot)
     owner.try_admission = 1
-    if owner.iteration_end_s == np.inf:
-        begin_iteration(memory, replica, cluster.now_s)
+    if owner.iteration_end_s == np.inf or owner.stages > 1:
+        begin(memory, replica, cluster.now_s)
     return slot
 
 
@@ -157,6 +159,7 @@ def _new_slot(memory: int, row: int, replica: int) -> int:
     facts.preemptions = 0
     facts.span_blocks = 0
     facts.span_shared = 0
+    facts.batch = NONE
     facts.deadline_s = np.inf
     if source.patience_s > 0.0:
         facts.deadline_s = now_s + source.patience_s
@@ -295,10 +298,8 @@ def _advance(memory: int, replica: int, until_s: float) -> None:
 @njit
 def _step(memory: int, replica: int) -> None:
     at_s = replicas_in(memory)[replica].iteration_end_s
-    end_iteration(memory, replica)
-    begin_iteration(memory, replica, at_s)
-    owner = replicas_in(memory)[replica]
-    if owner.phase == DRAINING and owner.running + owner.waiting == 0:
+    step(memory, replica)
+    if replicas_in(memory)[replica].phase == DRAINING and not at_work(memory, replica):
         retire(memory, replica, at_s)
 
 
@@ -312,7 +313,8 @@ def _scrape(memory: int, replica: int) -> None:
     lost = _uniform(cluster.seed, replica, 2 * owner.scrapes) < cluster.scrape_loss
     if owner.healthy == 1 and owner.phase <= DRAINING and not lost:
         usage = owner.held_blocks / owner.kv_blocks
-        _on_scrape(ledger_in(memory)[replica], at_s, float(owner.running), float(owner.waiting), usage)
+        running = float(owner.running + owner.in_flight)
+        _on_scrape(ledger_in(memory)[replica], at_s, running, float(owner.waiting), usage)
     spread = 2.0 * _uniform(cluster.seed, replica, 2 * owner.scrapes + 1) - 1.0
     owner.next_scrape_s = at_s + cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
 
@@ -339,7 +341,7 @@ def _play_to_arrival(memory: int, until_s: float) -> tuple[float, bool]:
     while True:
         at_s, from_heap = _next_arrival(memory)
         replica, end_s = NONE, np.inf
-        if cluster.unborn > 0:
+        if cluster.unborn > 0 or cluster.coupled == 1:
             replica, end_s = _first_to_end(memory)
         next_s = min(at_s, end_s, until_s)
         if cluster.next_change_s <= next_s < np.inf:
@@ -424,26 +426,35 @@ def _next_end_s(memory: int, replica: int) -> float:
 @njit
 def _play_out(memory: int, until_s: float, last_s: float) -> float:
     """Play what is in flight up to `until_s`; returns when it last did anything, or `last_s`."""
+    if common_in(memory).coupled == 1:
+        replica, end_s = _first_to_end(memory)
+        while end_s <= until_s and end_s < np.inf:
+            last_s = _play_one(memory, replica, end_s, last_s)
+            replica, end_s = _first_to_end(memory)
+        return last_s
     for replica in range(replicas_in(memory).shape[0]):
-        owner = replicas_in(memory)[replica]
-        while True:
+        end_s = _next_end_s(memory, replica)
+        while end_s <= until_s and end_s < np.inf:
+            last_s = _play_one(memory, replica, end_s, last_s)
             end_s = _next_end_s(memory, replica)
-            if end_s > until_s or end_s == np.inf:
-                break
-            if owner.iteration_end_s < np.inf:
-                last_s = max(last_s, end_s)
-            _advance(memory, replica, end_s)
+    return last_s
+
+
+@njit
+def _play_one(memory: int, replica: int, end_s: float, last_s: float) -> float:
+    if replicas_in(memory)[replica].iteration_end_s < np.inf:
+        last_s = max(last_s, end_s)
+    _advance(memory, replica, end_s)
     return last_s
 
 
 @njit
 def _at_work(memory: int) -> bool:
     """Whether anything is in flight."""
+    busy = 0
     for replica in range(replicas_in(memory).shape[0]):
-        owner = replicas_in(memory)[replica]
-        if owner.running + owner.waiting > 0:
-            return True
-    return False
+        busy += at_work(memory, replica)
+    return busy > 0
 
 
 @njit
@@ -471,28 +482,31 @@ def _lose_patience(memory: int, replica: int) -> None:
     owner = replicas_in(memory)[replica]
     at_s = owner.patience_end_s
     next_s = np.inf
-    i = 0
-    while i < owner.running:
-        slot = run_in(memory)[replica, i]
-        if sequences_in(memory)[slot].produced == 0 and facts_in(memory)[slot].deadline_s <= at_s:
-            _cancel_at(memory, slot, at_s)
-            continue
-        if sequences_in(memory)[slot].produced == 0:
-            next_s = min(next_s, facts_in(memory)[slot].deadline_s)
-        i += 1
+    for i in range(owner.running - 1, -1, -1):
+        next_s = min(next_s, _wait_on(memory, run_in(memory)[replica, i], at_s))
+    for i in range(owner.in_flight - 1, -1, -1):
+        next_s = min(next_s, _wait_on(memory, flight_in(memory)[replica, i], at_s))
     for priority in range(PRIORITIES):
         slot = queue_in(memory)[replica, priority, 0]
         while slot != NONE:
             following = sequences_in(memory)[slot].next
-            if sequences_in(memory)[slot].produced == 0:
-                if facts_in(memory)[slot].deadline_s <= at_s:
-                    _cancel_at(memory, slot, at_s)
-                else:
-                    next_s = min(next_s, facts_in(memory)[slot].deadline_s)
+            next_s = min(next_s, _wait_on(memory, slot, at_s))
             slot = following
     owner.patience_end_s = next_s
-    if owner.phase == DRAINING and owner.running + owner.waiting == 0:
+    if owner.phase == DRAINING and not at_work(memory, replica):
         retire(memory, replica, at_s)
+
+
+@njit
+def _wait_on(memory: int, slot: int, at_s: float) -> float:
+    """Until when its client still waits for a first token; infinite if it has one, or has left now."""
+    if sequences_in(memory)[slot].produced > 0:
+        return np.inf
+    deadline_s: float = facts_in(memory)[slot].deadline_s
+    if deadline_s > at_s:
+        return deadline_s
+    _cancel_at(memory, slot, at_s)
+    return np.inf
 
 
 @njit
@@ -506,7 +520,10 @@ def _cancel_at(memory: int, slot: int, at_s: float) -> None:
 @njit
 def _remove(memory: int, replica: int, slot: int) -> None:
     """Take a request out of the batch or the queue and free its memory."""
-    if sequences_in(memory)[slot].state == RUNNING:
+    if facts_in(memory)[slot].batch != NONE:
+        remove_in_flight(memory, replica, slot)
+        release(memory, replica, slot)
+    elif sequences_in(memory)[slot].state == RUNNING:
         owner = replicas_in(memory)[replica]
         for i in range(owner.running):
             if run_in(memory)[replica, i] == slot:
@@ -520,6 +537,7 @@ def _remove(memory: int, replica: int, slot: int) -> None:
 
 @njit
 def _abort_all(memory: int, replica: int, at_s: float, status: int) -> None:
+    recall(memory, replica)
     owner = replicas_in(memory)[replica]
     while owner.running > 0:
         slot = run_in(memory)[replica, owner.running - 1]

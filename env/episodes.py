@@ -111,6 +111,7 @@ class ScenarioSampler:
             staleness=staleness,
             prefix_cache=self._scenario.prefix_cache,
             seed=seed,
+            conditions=self._scenario.conditions if random is None else None,
         )
 
     def _mix(self, rng: np.random.Generator, random: Randomise) -> tuple[ReplicaSpec, ...]:

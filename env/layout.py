@@ -54,6 +54,9 @@ CLUSTER = np.dtype(
         # Lifecycle (`lifecycle.py`).
         ("next_change", "i8"),  # of the schedule, that has not been applied
         ("next_change_s", "f8"),  # when the next change of any kind is due
+        ("coupled", "i8"),  # replicas affect each other: all is played in order of time
+        ("priority_preemption", "i8"),
+        ("adapter_load_s", "f8"),
     ],
     align=True,
 )
@@ -111,6 +114,14 @@ REPLICA = np.dtype(
         ("factor", "f8"),  # on iteration times, beyond the spec's slowdown
         ("patience_end_s", "f8"),  # no waiting client leaves before that
         ("losses", "i8"),  # times its cache was lost
+        # Adapters (`adapters.py`).
+        ("loading_s", "f8"),  # to be added to the next iteration
+        ("adapter_uses", "i8"),
+        ("adapter_loads", "i8"),
+        # Pipeline parallelism (`pipeline.py`).
+        ("stages", "i8"),
+        ("pipeline_hop_s", "f8"),
+        ("in_flight", "i8"),  # sequences in stages
     ],
     align=True,
 )
@@ -120,6 +131,31 @@ FAIL, RECOVER, DRAIN, START, SLOW = range(5)
 """Kinds of scheduled changes."""
 
 CHANGE = np.dtype([("at_s", "f8"), ("replica", "i8"), ("kind", "i8"), ("factor", "f8")], align=True)
+
+MOST_STAGES = 16
+PIPE = np.dtype(
+    [
+        ("launched", "i8"),  # batches so far
+        ("landed", "i8"),
+        ("free_s", "f8", (MOST_STAGES,)),  # when each stage is through with its last batch
+        ("end_s", "f8", (MOST_STAGES,)),  # of batches in flight, by number
+    ],
+    align=True,
+)
+SHARE = np.dtype(
+    [  # A replica's part of a GPU (`sharing.py`).
+        ("gpu", "i8"),  # NONE: it has its own
+        ("kind", "i8"),
+        ("turn_s", "f8"),
+        ("preemptive", "i8"),
+        ("overhead", "f8"),
+        ("demand", "f8"),
+        ("alone_s", "f8"),  # its last iteration without neighbours
+    ],
+    align=True,
+)
+TIME_SLICE, MPS = range(2)
+ADAPTER = np.dtype([("adapter", "i8"), ("used", "i8")], align=True)
 
 SEQUENCE = np.dtype(
     [  # What an iteration touches: one cache line.
@@ -162,6 +198,7 @@ FACTS = np.dtype(
         ("span_shared", "i8"),  # prefix blocks before them
         ("span_next", "i8"),
         ("span_previous", "i8"),
+        ("batch", "i8"),  # that it is in flight with, or NONE
         ("deadline_s", "f8"),  # of the first token; infinite: the client waits for ever
     ],
     align=True,
@@ -210,6 +247,7 @@ TRACE = np.dtype(
         ("ttft_slo_s", "f8"),
         ("tpot_slo_s", "f8"),
         ("patience_s", "f8"),  # 0: without limit
+        ("adapter", "i8"),  # or NONE
     ],
     align=True,
 )
@@ -221,6 +259,7 @@ H_BIRTH, H_EVENT, H_OUTCOME = range(17, 20)
 H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addresses, and sizes
 H_READS = 47  # address
 H_CHANGE, H_CHANGES = 25, 26  # the schedule and its length
+H_SHARE, H_ADAPTER, H_ADAPTERS, H_PIPE, H_FLIGHT, H_FLIGHTS = range(27, 33)
 HEADER = 48
 
 
@@ -323,6 +362,34 @@ def changes_in(memory: int) -> Any:
     """(changes,) CHANGE: the schedule, in order of time."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_CHANGE]), (h[H_CHANGES],), CHANGE)
+
+
+@njit
+def shares_in(memory: int) -> Any:
+    """(n,) SHARE"""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_SHARE]), (h[H_REPLICAS],), SHARE)
+
+
+@njit
+def adapters_in(memory: int) -> Any:
+    """(n, most adapters) ADAPTER: what each replica has loaded."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_ADAPTER]), (h[H_REPLICAS], h[H_ADAPTERS]), ADAPTER)
+
+
+@njit
+def pipes_in(memory: int) -> Any:
+    """(n,) PIPE"""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_PIPE]), (h[H_REPLICAS],), PIPE)
+
+
+@njit
+def flight_in(memory: int) -> Any:
+    """(n, most max_num_seqs, or 0 without pipelines): slots that are in stages."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_FLIGHT]), (h[H_REPLICAS], h[H_FLIGHTS]), np.int32)
 
 
 @njit

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env import layout as at
+from steersman.env.adapters import forget_adapters
 from steersman.env.jit import njit
 from steersman.env.kv import evict
 from steersman.env.layout import (
@@ -79,6 +80,13 @@ def schedule(changes: Sequence[ReplicaChange], replicas: int) -> NDArray[Any]:
 
 
 @njit
+def at_work(memory: int, replica: int) -> bool:
+    """Whether a replica holds any request."""
+    owner = replicas_in(memory)[replica]
+    return bool(owner.running + owner.waiting + owner.in_flight > 0)
+
+
+@njit
 def start(memory: int, replica: int, cold_start_s: float) -> bool:
     """Start a replica that is gone, or stop its draining; False, and no change, if it does neither."""
     owner = replicas_in(memory)[replica]
@@ -106,7 +114,7 @@ def drain_replica(memory: int, replica: int) -> bool:
     owner = replicas_in(memory)[replica]
     if owner.phase in (DRAINING, GONE):
         return False
-    if owner.phase == STARTING or owner.running + owner.waiting == 0:
+    if owner.phase == STARTING or not at_work(memory, replica):
         retire(memory, replica, common_in(memory).now_s)
     else:
         owner.phase = DRAINING
@@ -135,6 +143,7 @@ def lose(memory: int, replica: int) -> None:
     owner.iteration_end_s = np.inf
     evict(memory, replica, owner.cached_blocks)
     owner.losses += 1
+    forget_adapters(memory, replica)
     tell(memory, replica)
 
 

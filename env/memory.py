@@ -43,6 +43,7 @@ class Memory:
         slots: requests that can be in flight at once; `grow` adds more.
         events: room in the token log; 0 records no tokens.
         changes: (changes,) CHANGE in order of time; None: nothing is scheduled.
+        most_adapters: loaded on a replica at once; 0: adapters cost nothing.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Memory:
         slots: int,
         events: int = 0,
         changes: NDArray[Any] | None = None,
+        most_adapters: int = 0,
     ) -> None:
         sharing = prefix_cache and trace.block_tokens > 0
         most_entries = 0
@@ -74,6 +76,8 @@ class Memory:
                 at.H_CHILDREN: trace.children,
                 at.H_EVENTS: events,
                 at.H_CHANGES: 0 if changes is None else len(changes),
+                at.H_ADAPTERS: most_adapters,
+                at.H_FLIGHTS: _flights(replicas),
             }
         )
         cluster = self.cluster
@@ -89,6 +93,8 @@ class Memory:
         if changes is not None and len(changes):
             self.changes[:] = changes
             cluster["next_change_s"] = changes["at_s"][0]
+        self.shares["gpu"] = at.NONE
+        self.adapters["adapter"] = at.NONE
         self._free(0)
         self.queue[:] = at.NONE
         self.outcomes["arrival_s"] = np.nan
@@ -138,7 +144,7 @@ class Memory:
         old.trace = self.trace
         old._places = self._places
         old._adopt(self.buffer)
-        sizes = {key: int(old.header[key]) for key in (*range(at.H_EVENTS + 1), at.H_CHANGES)}
+        sizes = {key: int(old.header[key]) for key in (*range(at.H_EVENTS + 1), *_MORE_SIZES)}
         sizes[at.H_SLOTS] = slots
         if events is not None:
             sizes[at.H_EVENTS] = events
@@ -233,6 +239,8 @@ class Memory:
         replica["ready_s"] = np.inf
         replica["cold_start_s"] = spec.cold_start_s
         replica["factor"] = 1.0
+        replica["stages"] = profile.pipeline_parallel
+        replica["pipeline_hop_s"] = profile.pipeline_hop_s * spec.slowdown
         replica["patience_end_s"] = np.inf
         for field in ("lru_head", "lru_tail", "span_head", "span_tail", "free_entry"):
             replica[field] = at.NONE
@@ -265,10 +273,18 @@ _RARE = {
     "births": at.H_BIRTH,
     "events": at.H_EVENT,
     "changes": at.H_CHANGE,
+    "shares": at.H_SHARE,
+    "adapters": at.H_ADAPTER,
+    "pipes": at.H_PIPE,
+    "flight": at.H_FLIGHT,
     "outcomes": at.H_OUTCOME,
 }
-_COPIED = ("cluster", "replicas", "ledger", "run", "queue", "entries", "table", "births", "changes")
+_COPIED = (
+    *("cluster", "replicas", "ledger", "run", "queue", "entries", "table", "births"),
+    *("changes", "shares", "adapters", "pipes", "flight"),
+)
 """Tables that keep their size when there is room for more requests."""
+_MORE_SIZES = (at.H_CHANGES, at.H_ADAPTERS, at.H_FLIGHTS)
 _FREE_SLOTS = list(at.CLUSTER.names or ()).index("free_slots")
 _PENDING = list(at.CLUSTER.names or ()).index("pending")
 
@@ -291,6 +307,10 @@ def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dt
         at.H_BIRTH: ((children,), at.BIRTH),
         at.H_EVENT: ((events,), at.EVENT),
         at.H_CHANGE: ((int(header[at.H_CHANGES]),), at.CHANGE),
+        at.H_SHARE: ((n,), at.SHARE),
+        at.H_ADAPTER: ((n, int(header[at.H_ADAPTERS])), at.ADAPTER),
+        at.H_PIPE: ((n,), at.PIPE),
+        at.H_FLIGHT: ((n, int(header[at.H_FLIGHTS])), np.dtype(np.int32)),
         at.H_OUTCOME: ((rows,), at.OUTCOME),
     }
 
@@ -309,6 +329,13 @@ def _reads(replicas: Sequence[ReplicaSpec]) -> NDArray[np.float64]:
             read_s = np.interp(np.arange(most + 1), batches, times_s)
             factors[row] = read_s / spec.profile.decode_base_s
     return factors
+
+
+def _flights(replicas: Sequence[ReplicaSpec]) -> int:
+    """Most sequences in the stages of a replica; 0 where no replica has more than one."""
+    if all(spec.profile.pipeline_parallel == 1 for spec in replicas):
+        return 0
+    return max(spec.profile.max_num_seqs for spec in replicas)
 
 
 def _entries(spec: ReplicaSpec, block_tokens: int) -> int:

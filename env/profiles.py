@@ -40,6 +40,12 @@ class ProfileSettings(Settings):
     gpu: str = Field(min_length=1, description="For example a100-80gb.")
     model: str = Field(min_length=1, description="Name of a file in configs/models, without .yaml.")
     tensor_parallel: int = Field(ge=1, description="GPUs that share the model.")
+    pipeline_parallel: int = Field(
+        default=1, ge=1, le=16, description="Stages of layers; the times below are of all together."
+    )
+    pipeline_hop_s: float = Field(
+        default=0.0, ge=0, lt=1, description="From one stage to the next, per iteration."
+    )
     gpu_memory_gib: float = Field(gt=0, description="Memory of all GPUs of the replica, in GiB.")
     decode_base_s: float = Field(gt=0, lt=10, description="One read of the weights, per iteration.")
     decode_seq_s: float = Field(ge=0, lt=1, description="Per decoding sequence.")
@@ -137,14 +143,26 @@ def _check_curve(profile: HardwareProfile, source: str) -> None:
 
 
 def with_limits(
-    profile: HardwareProfile, *, max_num_seqs: int | None, max_batched_tokens: int | None
+    profile: HardwareProfile,
+    *,
+    max_num_seqs: int | None,
+    max_batched_tokens: int | None,
+    kv_capacity_tokens: int | None = None,
 ) -> HardwareProfile:
-    """The same replica started with other engine limits; None keeps the profile's."""
-    return replace(
+    """The same replica started with other engine limits; None keeps the profile's.
+
+    Raises:
+        ConfigError: `kv_capacity_tokens` does not fit beside the weights.
+    """
+    limited = replace(
         profile,
         max_num_seqs=max_num_seqs or profile.max_num_seqs,
         max_batched_tokens=max_batched_tokens or profile.max_batched_tokens,
+        kv_capacity_tokens=kv_capacity_tokens or profile.kv_capacity_tokens,
     )
+    if kv_capacity_tokens is not None:
+        check_profile(limited, source=profile.name)
+    return limited
 
 
 def _resolve(name: str, folder: str, what: str) -> Path:

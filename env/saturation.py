@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +28,8 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     """Completed requests per second in steady state with a constant backlog (EVALUATION, "Cells").
 
     The number of requests in flight is held at full batches plus a backlog: whenever one ends the next
-    arrives, and is dispatched by marginal cost (default constants).
+    arrives, and is dispatched by marginal cost (default constants). Nothing befalls the replicas, and
+    those on standby stay there.
 
     Args:
         seed: of the sample of requests.
@@ -36,7 +38,8 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     Raises:
         ValueError: too few requests to get past the warm-up.
     """
-    in_flight = sum(spec.profile.max_num_seqs + BACKLOG for spec in scenario.replicas)
+    serving = [spec for spec in scenario.replicas if not spec.standby]
+    in_flight = sum(spec.profile.max_num_seqs + BACKLOG for spec in serving)
     count = max(ROUNDS * in_flight, FEWEST_REQUESTS) if requests is None else requests
     if count < 3 * in_flight:
         raise ValueError(f"requests = {count} must be at least {3 * in_flight}, thrice those in flight")
@@ -47,6 +50,7 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
         staleness=scenario.staleness,
         prefix_cache=scenario.prefix_cache,
         seed=seed,
+        conditions=replace(scenario.conditions, changes=(), patience_s=None),
     )
     while cluster.next_request() is not None:
         observation = cluster.observe()
@@ -85,14 +89,18 @@ def estimate_saturation(replicas: Sequence[ReplicaSpec], trace: Trace) -> float:
     uncached = max(prompt - repeated, 1.0)
     total = 0.0
     for spec in replicas:
+        if spec.standby:
+            continue
         profile = spec.profile
         context = prompt + 0.5 * output
         batch = min(float(profile.max_num_seqs), max(profile.kv_capacity_tokens / context, 1.0))
+        batch /= profile.pipeline_parallel  # of each of the batches in flight
         iteration_s = (
             profile.host_overhead_s
             + profile.decode_base_s
             + batch * (profile.decode_seq_s + profile.decode_context_s * context)
         )
         prefill_s = uncached * (profile.prefill_token_s + profile.prefill_token2_s * prompt)
-        total += 1.0 / (spec.slowdown * (output * iteration_s / batch + prefill_s))
+        stages = profile.pipeline_parallel
+        total += stages / (spec.slowdown * (output * iteration_s / batch + prefill_s))
     return total

@@ -6,12 +6,21 @@ import difflib
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from steersman.env.conditions import (
+    AdapterSettings,
+    EventSettings,
+    SharingSettings,
+    cold_start_s,
+    conditions,
+)
 from steersman.env.conversations import with_conversations
+from steersman.env.lifecycle import schedule
+from steersman.env.placement import check_sharing, check_window
 from steersman.env.profiles import load_profile, with_limits
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
@@ -33,6 +42,13 @@ class ReplicaGroup(Settings):
     slowdown: float = Field(default=1.0, gt=0, description="Factor on iteration times; 1 is healthy.")
     max_num_seqs: int | None = Field(default=None, ge=1, description="Overrides the profile's.")
     max_batched_tokens: int | None = Field(default=None, ge=1, description="Overrides the profile's.")
+    kv_capacity_tokens: int | None = Field(
+        default=None, ge=1, description="Overrides the profile's, on a part of a GPU."
+    )
+    standby: bool = Field(default=False, description="Not there until it is started.")
+    cold_start: str | Annotated[float, Field(ge=0)] = Field(
+        default="vllm-pod", description="Entry of configs/cold_starts.yaml, or seconds."
+    )
 
 
 class StalenessSettings(Settings):
@@ -67,6 +83,17 @@ class ScenarioSettings(Settings):
     conversations: ConversationSettings | None = Field(
         default=None, description="Sessions to lay over the trace; none: as it is."
     )
+    patience_s: float | None = Field(
+        default=None, gt=0, description="Clients leave after so long without a first token; none: never."
+    )
+    priority_preemption: bool = Field(
+        default=False, description="Waiting requests preempt what runs of lower classes."
+    )
+    events: list[EventSettings] = Field(default=[], description="What happens to replicas, and when.")
+    adapters: AdapterSettings | None = Field(
+        default=None, description="What LoRA adapters cost; none: nothing."
+    )
+    sharing: list[SharingSettings] = Field(default=[], description="Replicas that share a GPU.")
     saturation_rps: float | None = Field(
         default=None, gt=0, description="Requests per second at saturation; none: measured when needed."
     )
@@ -86,6 +113,18 @@ def load_scenario(path_or_name: str | Path) -> Scenario:
         raise ConfigError(
             f"{path}: 'replicas' mix the models {', '.join(models)}; a pool serves one model"
         )
+    operated = conditions(
+        events=settings.events,
+        patience_s=settings.patience_s,
+        priority_preemption=settings.priority_preemption,
+        adapters=settings.adapters,
+        sharing=settings.sharing,
+    )
+    try:
+        schedule(operated.changes, len(replicas))
+        check_sharing(replicas, operated.sharing)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     overlay = settings.conversations
     conversations = None if overlay is None else Conversations(**overlay.model_dump())
     return Scenario(
@@ -97,6 +136,7 @@ def load_scenario(path_or_name: str | Path) -> Scenario:
         prefix_cache=settings.prefix_cache,
         conversations=conversations,
         saturation_rps=settings.saturation_rps,
+        conditions=operated,
     )
 
 
@@ -106,10 +146,15 @@ def scenario_names() -> tuple[str, ...]:
 
 
 def load_source(scenario: Scenario, split: Split = "all") -> Trace:
-    """The scenario's trace, or the part of it (by time) that a purpose may use, with classes."""
+    """The scenario's trace, or the part of it (by time) that a purpose may use, with classes.
+
+    Raises:
+        TraceError: a request is longer than the model's context window.
+    """
     trace = load_trace(scenario.trace)
     if scenario.conversations is not None:
         trace = with_conversations(trace, scenario.conversations)
+    check_window(scenario.replicas, trace)
     if split != "all":
         part = ("train", "tune", "evaluation").index(split)
         trace = trace.split(SPLIT_FRACTIONS)[part]
@@ -165,9 +210,12 @@ def _specs(settings: ScenarioSettings) -> list[ReplicaSpec]:
             load_profile(group.profile),
             max_num_seqs=group.max_num_seqs,
             max_batched_tokens=group.max_batched_tokens,
+            kv_capacity_tokens=group.kv_capacity_tokens,
         )
+        delay_s = cold_start_s(group.cold_start)
         for _ in range(group.count):
-            specs.append(ReplicaSpec(f"{profile.gpu}-{len(specs)}", profile, group.slowdown))
+            name = f"{profile.gpu}-{len(specs)}"
+            specs.append(ReplicaSpec(name, profile, group.slowdown, group.standby, delay_s))
     return specs
 
 

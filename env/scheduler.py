@@ -13,11 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from steersman.env.account import finished, first_token
+from steersman.env.adapters import adapter_fits, use_adapter
 from steersman.env.jit import njit
 from steersman.env.kv import attach, grow, release, release_remembered, share
 from steersman.env.layout import (
     NONE,
     RUNNING,
+    adapters_in,
     common_in,
     events_in,
     facts_in,
@@ -27,6 +29,7 @@ from steersman.env.layout import (
     sequences_in,
 )
 from steersman.env.queues import first_waiting, push_front, remove_waiting
+from steersman.env.sharing import shared_s
 
 
 @njit
@@ -39,7 +42,10 @@ def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     if owner.running == 0:
         owner.iteration_end_s = np.inf
         return
-    duration_s = _duration_s(memory, replica) * owner.factor
+    duration_s = _duration_s(memory, replica) * owner.factor + owner.loading_s
+    owner.loading_s = 0.0
+    if common_in(memory).coupled == 1:
+        duration_s = shared_s(memory, replica, duration_s)
     owner.iteration_end_s = at_s + duration_s
     owner.iterations += 1
     owner.busy_s += duration_s
@@ -165,16 +171,26 @@ def _preempt(memory: int, replica: int, index: int) -> None:
 
 @njit
 def _admit(memory: int, replica: int, budget: int) -> None:
-    """Admit from the queue until a slot, the budget or memory runs out; nobody overtakes."""
+    """Admit from the queue until a slot, the budget or memory runs out; nobody overtakes the head.
+
+    With `priority_preemption`, what runs of lower classes makes way for it.
+    """
     owner = replicas_in(memory)[replica]
-    while owner.try_admission == 1 and budget > 0 and owner.running < owner.max_num_seqs:
+    adapters = adapters_in(memory).shape[1] > 0
+    while owner.try_admission == 1 and budget > 0:
         slot = first_waiting(memory, replica)
         if slot == NONE:
             break
-        chunk = attach(memory, replica, slot, budget)
+        chunk = 0
+        if owner.running < owner.max_num_seqs and (not adapters or adapter_fits(memory, replica, slot)):
+            chunk = attach(memory, replica, slot, budget)
         if chunk == 0:
-            owner.try_admission = 0
-            break
+            refund = _overtake(memory, replica, slot)
+            if refund == NONE:
+                owner.try_admission = 1 if owner.running >= owner.max_num_seqs else 0
+                break
+            budget += refund
+            continue
         remove_waiting(memory, replica, slot)
         sequence = sequences_in(memory)[slot]
         sequence.state = RUNNING
@@ -182,7 +198,27 @@ def _admit(memory: int, replica: int, budget: int) -> None:
         run_in(memory)[replica, owner.running] = slot
         owner.running += 1
         budget -= chunk
+        if adapters:
+            use_adapter(memory, replica, slot)
         _count_lookup(memory, replica, slot)
+
+
+@njit
+def _overtake(memory: int, replica: int, slot: int) -> int:
+    """Preempt the newest of the lowest class for the head of the queue, if that is of a higher one.
+
+    Returns:
+        The tokens it had scheduled; NONE if nobody makes way.
+    """
+    if common_in(memory).priority_preemption == 0 or replicas_in(memory)[replica].running == 0:
+        return NONE
+    place = _victim(memory, replica)
+    victim = sequences_in(memory)[run_in(memory)[replica, place]]
+    if victim.priority <= sequences_in(memory)[slot].priority:
+        return NONE
+    refund: int = victim.scheduled
+    _preempt(memory, replica, place)
+    return refund
 
 
 @njit

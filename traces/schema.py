@@ -136,6 +136,10 @@ class HardwareProfile:
     host_overhead_s: float
     """Scheduler and sampling time added to every iteration."""
     kv_capacity_tokens: int
+    pipeline_parallel: int = 1
+    """Stages. Each takes its share of the time above, and `pipeline_hop_s`: see `env/pipeline.py`."""
+    pipeline_hop_s: float = 0.0
+    """From a stage to the next one, per iteration."""
     block_tokens: int = 16
     """KV block size of the engine (vLLM's default)."""
     max_num_seqs: int = 256
@@ -292,6 +296,53 @@ class Staleness:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapters:
+    """What LoRA adapters cost a replica."""
+
+    most: int = 4
+    """Loaded at once (vLLM's `--max-loras`); the least recently used makes way."""
+    load_s: float = 0.1
+    """Time an iteration takes longer when an adapter is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpu:
+    """Replicas that share a GPU (or a tensor-parallel group of them): see `env/sharing.py`."""
+
+    replicas: tuple[int, ...]
+    mode: str = "time-slice"
+    """`time-slice` or `mps`."""
+    slice_ms: float = 20.0
+    """10 for latency to 50 for throughput."""
+    weights: tuple[float, ...] = ()
+    """Length of each one's slices, over `slice_ms`; empty: equal."""
+    preemptive: bool = True
+    """Whether a slice ends within an iteration."""
+    overhead: float = 0.04
+    """Of MPS, on every iteration."""
+    demands: tuple[float, ...] = ()
+    """Share of the GPU that each one's iterations can use (MPS); empty: all of it."""
+    memory_reserve: float = 0.05
+    """Share of the memory that stays free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a pool is operated, and what befalls it."""
+
+    changes: tuple[ReplicaChange, ...] = ()
+    """What happens to replicas, in order of time."""
+    patience_s: float | None = None
+    """Clients leave after so long without a first token; None: they wait for ever."""
+    priority_preemption: bool = False
+    """Whether waiting requests of a higher class preempt what runs, where slots or memory are short.
+    False is vLLM's `--scheduling-policy priority`: order in the queue and choice of whom to preempt."""
+    adapters: Adapters | None = None
+    """None: adapters cost nothing."""
+    sharing: tuple[SharedGpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Conversations:
     """Sessions laid over the single requests of a trace, so that prompts share prefixes.
 
@@ -325,7 +376,4 @@ class Scenario:
     """None: the trace as it is."""
     saturation_rps: float | None = None
     """Measured saturation; None until measured."""
-    changes: tuple[ReplicaChange, ...] = ()
-    """What happens to replicas, in order of time."""
-    patience_s: float | None = None
-    """Clients leave after so long without a first token; None: they wait for ever."""
+    conditions: Conditions = field(default_factory=Conditions)

@@ -131,6 +131,7 @@ class Course:
             staleness=self.scenario.staleness,
             prefix_cache=self.scenario.prefix_cache,
             seed=self.seed,
+            conditions=self.scenario.conditions,
         )
 
 

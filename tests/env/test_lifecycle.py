@@ -12,7 +12,7 @@ from steersman.env.lifecycle import Phase
 from steersman.env.outcomes import STATUSES
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ChangeKind, ReplicaChange, ReplicaSpec, Status
+from steersman.traces.schema import ChangeKind, Conditions, ReplicaChange, ReplicaSpec, Status
 from tests.env.worlds import check_memory, play, request, small_profile, specs, trace_of, worlds
 
 PROFILE = small_profile(kv_capacity_tokens=16_000, max_num_seqs=64, max_batched_tokens=2048)
@@ -35,7 +35,9 @@ def change(at_s: float, replica: int, kind: ChangeKind, factor: float = 1.0) -> 
 
 
 def test_a_standby_replica_serves_after_its_cold_start() -> None:
-    cluster = Cluster(with_standby(10.0), STEADY, changes=[change(5.5, 1, ChangeKind.START)])
+    cluster = Cluster(
+        with_standby(10.0), STEADY, conditions=Conditions((change(5.5, 1, ChangeKind.START),))
+    )
     seen: dict[float, tuple[Phase, bool]] = {}
     while cluster.next_request() is not None:
         seen[cluster.now_s] = cluster.phases[1], bool(cluster.observe().mask[1])
@@ -135,7 +137,7 @@ def test_scheduled_failures_happen_in_order_of_time() -> None:
     cluster = Cluster(
         specs(PROFILE, PROFILE),
         STEADY,
-        changes=[change(12.25, 0, ChangeKind.RECOVER), change(10.0, 0, ChangeKind.FAIL)],
+        conditions=Conditions((change(12.25, 0, ChangeKind.RECOVER), change(10.0, 0, ChangeKind.FAIL))),
     )
     play(cluster, np.zeros(len(STEADY), dtype=np.int64))
     failed = np.flatnonzero(cluster.outcomes().status == STATUSES.index(Status.FAILED))
@@ -145,20 +147,20 @@ def test_scheduled_failures_happen_in_order_of_time() -> None:
 
 def test_a_failure_strikes_during_the_final_drain() -> None:
     trace = trace_of(request(0, 0.0, 100, 1000))
-    cluster = Cluster(specs(PROFILE), trace, changes=[change(2.0, 0, ChangeKind.FAIL)])
+    cluster = Cluster(specs(PROFILE), trace, conditions=Conditions((change(2.0, 0, ChangeKind.FAIL),)))
     play(cluster)
     outcome = cluster.outcomes().outcome(0)
     assert outcome.status is Status.FAILED
     assert cluster.now_s == 2.0
-    late = Cluster(specs(PROFILE), trace, changes=[change(1e6, 0, ChangeKind.FAIL)])
+    late = Cluster(specs(PROFILE), trace, conditions=Conditions((change(1e6, 0, ChangeKind.FAIL),)))
     play(late)
     assert late.outcomes().outcome(0).status is Status.OK
     assert late.now_s == late.outcomes().e2e_s[0]
 
 
 def test_a_straggler_slows_down_and_recovers() -> None:
-    changes = [change(10.5, 0, ChangeKind.SLOW, 3.0), change(20.5, 0, ChangeKind.SLOW)]
-    cluster = Cluster(specs(PROFILE), STEADY, changes=changes)
+    changes = (change(10.5, 0, ChangeKind.SLOW, 3.0), change(20.5, 0, ChangeKind.SLOW))
+    cluster = Cluster(specs(PROFILE), STEADY, conditions=Conditions(changes))
     play(cluster)
     e2e_s = cluster.outcomes().e2e_s
     assert e2e_s[12] == pytest.approx(3 * e2e_s[5])
@@ -171,7 +173,7 @@ def test_the_router_believes_nothing_of_a_cache_that_was_lost() -> None:
     cluster = Cluster(
         specs(PROFILE),
         trace_of(*requests),
-        changes=[change(1.5, 0, ChangeKind.FAIL), change(1.6, 0, ChangeKind.RECOVER)],
+        conditions=Conditions((change(1.5, 0, ChangeKind.FAIL), change(1.6, 0, ChangeKind.RECOVER))),
     )
     matches = []
     while cluster.next_request() is not None:
@@ -189,7 +191,7 @@ def test_a_client_leaves_when_its_first_token_is_late() -> None:
     play(patient)
     waits_s = patient.outcomes().ttft_s
     patience_s = float(waits_s[1] + waits_s[2]) / 2
-    cluster = Cluster(specs(one), trace, patience_s=patience_s)
+    cluster = Cluster(specs(one), trace, conditions=Conditions(patience_s=patience_s))
     play(cluster)
     outcomes = cluster.outcomes()
     cancelled = outcomes.status == STATUSES.index(Status.CANCELLED)
@@ -208,7 +210,7 @@ def test_a_client_leaves_when_its_first_token_is_late() -> None:
 )
 def test_impossible_changes_are_refused(wrong: ReplicaChange, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Cluster(specs(PROFILE), STEADY, changes=[wrong])
+        Cluster(specs(PROFILE), STEADY, conditions=Conditions((wrong,)))
 
 
 CHANGES = st.lists(
@@ -236,8 +238,7 @@ def test_whatever_happens_every_request_ends_once(
     cluster = Cluster(
         replicas,
         world.trace,
-        changes=[c for c in changes if c.replica < count],
-        patience_s=patience_s,
+        conditions=Conditions(tuple(c for c in changes if c.replica < count), patience_s=patience_s),
     )
     last_s, arrived = 0.0, 0
     billed = cluster.billed_s

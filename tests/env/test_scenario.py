@@ -8,7 +8,7 @@ import pytest
 
 from steersman.env.saturation import estimate_saturation, measure_saturation
 from steersman.env.scenario import load_scenario, load_source, make_trace, scenario_names, with_classes
-from steersman.traces.errors import ConfigError
+from steersman.traces.errors import ConfigError, TraceError
 from steersman.traces.schema import Priority
 from steersman.traces.settings import CONFIG_ROOT
 from tests.env.worlds import request, trace_of
@@ -94,3 +94,68 @@ def test_unknown_scenarios_and_unknown_saturations_are_errors() -> None:
         load_scenario("nowhere.yaml")
     with pytest.raises(ConfigError, match="saturation_rps"):
         make_trace(replace(load_scenario("tiny"), saturation_rps=None), 0)
+
+
+def test_conditions_are_read_in_order_of_time(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        GOOD
+        + "patience_s: 2.5\npriority_preemption: true\n"
+        + "adapters: {most: 3}\n"
+        + "events: [{at_s: 9, replica: 1, kind: slow, factor: 2}, {at_s: 3, replica: 0, kind: fail}]\n"
+    )
+    scenario = load_scenario(path)
+    conditions = scenario.conditions
+    assert [(c.at_s, c.replica, c.kind.value) for c in conditions.changes] == [
+        (3, 0, "fail"),
+        (9, 1, "slow"),
+    ]
+    assert (conditions.patience_s, conditions.priority_preemption) == (2.5, True)
+    assert conditions.adapters is not None
+    assert conditions.adapters.most == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("events: [{at_s: 1, replica: 9, kind: fail}]\n", "replica = 9 is not in"),
+        ("events: [{at_s: 1, replica: 0, kind: explode}]\n", "events.0.kind"),
+        ("sharing: [{replicas: [0, 1]}]\n", "replicas that share are on the same"),
+        ("sharing: [{replicas: [0, 1], slice_ms: 80}]\n", "slice_ms"),
+        ("adapters: {mots: 1}\n", "did you mean 'most'"),
+    ],
+)
+def test_wrong_conditions_are_refused_when_the_file_is_read(
+    tmp_path: Path, more: str, said: str
+) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(GOOD + more)
+    with pytest.raises(ConfigError, match=said):
+        load_scenario(path)
+
+
+def test_standby_replicas_and_shares_of_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    group = "replicas: [{profile: a100-llama-3.1-8b, count: 2, kv_capacity_tokens: 100000, "
+    head, _, rest = GOOD.partition("replicas:")
+    rest = rest[rest.index("\ntrace:") :]
+    path.write_text(head + group + "standby: true, cold_start: sleep-level-1}]" + rest)
+    specs = load_scenario(path).replicas
+    assert {(s.standby, s.cold_start_s, s.profile.kv_capacity_tokens) for s in specs} == {
+        (True, 0.82, 100_000)
+    }
+    path.write_text(head + group + "cold_start: sleep-level-7}]" + rest)
+    with pytest.raises(ConfigError, match="did you mean 'sleep-level-"):
+        load_scenario(path)
+    path.write_text(head + group.replace("100000", "90000000") + "count: 1}]" + rest)
+    with pytest.raises(ConfigError):
+        load_scenario(path)
+
+
+def test_a_trace_beyond_the_window_is_refused_before_anything_runs() -> None:
+    scenario = load_scenario("tiny")
+    spec = scenario.replicas[0]
+    model = replace(spec.profile.model, context_window_tokens=1000)
+    short = replace(spec, profile=replace(spec.profile, model=model))
+    with pytest.raises(TraceError, match="exceed the context window of 1000 tokens"):
+        load_source(replace(scenario, replicas=(short,)))

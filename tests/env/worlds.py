@@ -57,7 +57,9 @@ def check_memory(memory: Memory) -> None:
     sequences, facts = memory.sequences, memory.facts
     for r, owner in enumerate(memory.replicas):
         batch = [int(slot) for slot in memory.run[r, : owner["running"]]]
-        assert len(set(batch)) == len(batch) <= owner["max_num_seqs"]
+        assert len(batch) <= owner["max_num_seqs"]
+        batch += [int(slot) for slot in memory.flight[r, : owner["in_flight"]]]
+        assert len(set(batch)) == len(batch)
         assert all(sequences["state"][slot] == at.RUNNING for slot in batch)
         queued = [slot for priority in range(at.PRIORITIES) for slot in _queue(memory, r, priority)]
         assert len(queued) == owner["waiting"]
@@ -79,7 +81,7 @@ def check_memory(memory: Memory) -> None:
             held += sequences["private_blocks"][slot] * owner["block_tokens"]
             assert held >= sequences["computed"][slot] + sequences["scheduled"][slot]
     busy = int((sequences["state"] != at.FREE).sum())
-    assert busy == int((memory.replicas["running"] + memory.replicas["waiting"]).sum())
+    assert busy == int(sum(memory.replicas[key].sum() for key in ("running", "waiting", "in_flight")))
     assert busy == len(sequences) - memory.free_slots
 
 
