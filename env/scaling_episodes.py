@@ -25,7 +25,7 @@ class SwingSampler:
     start, the others are on standby. The rate is a share of what all of them together can complete.
 
     Args:
-        scenario: of which replicas, trace and staleness are taken.
+        scenario: of which replicas, trace, staleness and the clients' patience are taken.
         replicas: that there can be at most.
         serving: that serve at first.
         duration_s: of the arrivals.
@@ -86,6 +86,8 @@ class SwingSampler:
             staleness=self._scenario.staleness,
             prefix_cache=self._scenario.prefix_cache,
             seed=seed,
+            # Events and shared GPUs name replicas of the scenario, of which there are others here.
+            conditions=replace(self._scenario.conditions, changes=(), sharing=()),
         )
 
 

@@ -13,7 +13,7 @@ from steersman.env.scaling_batch import Route, ScalingBatch, least_marginal_cost
 from steersman.env.scaling_episodes import SwingSampler, swing
 from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ChangeKind, Observation, ReplicaChange
+from steersman.traces.schema import ChangeKind, Conditions, Observation, ReplicaChange
 from tests.env.worlds import request, small_profile, specs, trace_of
 
 PROFILE = small_profile(kv_capacity_tokens=6400, max_num_seqs=8, max_batched_tokens=512)
@@ -22,13 +22,17 @@ RULES = ScalingRules(interval_s=10.0, changes=(-2, -1, 0, 1, 2), cooldown_s=15.0
 DOWN2, DOWN1, HOLD, UP1, UP2 = range(5)
 
 
-def world(serving: int = 1, size: int = 4, gap_s: float = 1.0, count: int = 100, **more: Any) -> Cluster:
+def world(
+    serving: int = 1, size: int = 4, gap_s: float = 1.0, count: int = 100, fails_s: float | None = None
+) -> Cluster:
     replicas = tuple(
         replace(spec, standby=number >= serving, cold_start_s=20.0)
         for number, spec in enumerate(specs(*[PROFILE] * size))
     )
     trace = trace_of(*(request(i, gap_s * i, 100, 40) for i in range(count)))
-    return Cluster(replicas, trace, seed=1, **more)
+    last = serving - 1
+    changes = () if fails_s is None else (ReplicaChange(fails_s, last, ChangeKind.FAIL),)
+    return Cluster(replicas, trace, seed=1, conditions=Conditions(changes=changes))
 
 
 def step(scaling: Scaling, action: int, route: Route = least_marginal_cost) -> float:
@@ -134,7 +138,7 @@ def test_the_trend_of_arrivals() -> None:
 
 
 def test_a_broken_replica_is_counted_and_goes_first() -> None:
-    cluster = world(serving=2, changes=[ReplicaChange(5.0, 1, ChangeKind.FAIL)])
+    cluster = world(serving=2, fails_s=5.0)
     scaling = Scaling(cluster, RULES)
     step(scaling, HOLD)
     assert (seen(scaling, "serving"), seen(scaling, "broken"), seen(scaling, "desired")) == (1, 1, 2)
@@ -147,7 +151,7 @@ def test_nobody_to_route_to_refuses() -> None:
     mask = np.array([[False, False], [False, True]])
     observation = Observation(np.zeros((2, 2, 99), np.float32), nothing, nothing, mask)
     assert least_marginal_cost(observation).tolist() == [-1, 1]
-    cluster = world(serving=1, count=20, changes=[ReplicaChange(0.5, 0, ChangeKind.FAIL)])
+    cluster = world(serving=1, count=20, fails_s=0.5)
     scaling = Scaling(cluster, RULES)
     while not scaling.ended:
         assert np.isfinite(scaling.observe()).all()

@@ -14,7 +14,15 @@ from steersman.env.gym import RoutingEnv, ScalingEnv, VectorRoutingEnv, VectorSc
 from steersman.env.lifecycle import Phase
 from steersman.env.outcomes import STATUSES
 from steersman.env.scaling import ScalingRules
-from steersman.traces.schema import ChangeKind, Priority, ReplicaChange, ReplicaSpec, Staleness, Status
+from steersman.traces.schema import (
+    ChangeKind,
+    Conditions,
+    Priority,
+    ReplicaChange,
+    ReplicaSpec,
+    Staleness,
+    Status,
+)
 from tests.env.worlds import check_memory, request, small_profile, trace_of
 
 RUNS = settings(max_examples=25, deadline=None)
@@ -66,8 +74,10 @@ class AnyWorld:
             staleness=Staleness(float(rng.uniform(0.01, 1.0)), 0.5, float(rng.choice([0.0, 0.5]))),
             prefix_cache=bool(rng.random() < 0.5),
             seed=int(rng.integers(0, 1000)),
-            changes=changes,
-            patience_s=float(rng.uniform(0.1, 3.0)) if rng.random() < 0.3 else None,
+            conditions=Conditions(
+                changes=tuple(changes),
+                patience_s=float(rng.uniform(0.1, 3.0)) if rng.random() < 0.3 else None,
+            ),
         )
 
     def _spec(self, rng: np.random.Generator, number: int) -> ReplicaSpec:
