@@ -94,7 +94,13 @@ def emulate(
     if scenario is not None:
         _run_scenario(scenario, settings, host, base_port, json=json)
     else:
-        _run_one(settings, host, DEFAULT_PORT if port is None else port, json=json, exit_with_stdin=exit_with_stdin)
+        _run_one(
+            settings,
+            host,
+            DEFAULT_PORT if port is None else port,
+            json=json,
+            exit_with_stdin=exit_with_stdin,
+        )
 
 
 def _run_one(
