@@ -62,8 +62,9 @@ def parse_settings(data: Any, model: type[SettingsT], *, source: str) -> Setting
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem in one line, and how many more there are."""
-    first, *rest = error.errors()
-    key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+    # A misspelt key comes before the one that it leaves missing.
+    first, *rest = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    key = ".".join(str(part) for part in first["loc"])
     more = f" (and {len(rest)} more)" if rest else ""
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])
@@ -74,6 +75,8 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "missing":
         return f"missing key '{key}'; add it{more}"
     message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return f"{message}{more}"  # about keys together: the value would be the whole file
     # A password in a URL must not get into a log by way of an error message.
     shown = re.sub(r"//[^/@]*@", "//…@", repr(first["input"]))
     return f"'{key}' = {shown}: {message}{more}"

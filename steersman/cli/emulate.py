@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from steersman.env.emulator.settings import EmulatorSettings
 
 DEFAULT_PROFILE = "a100-llama-3.1-8b"
+DEFAULT_PORT = 8001
 
 
 def emulate(
@@ -21,7 +22,12 @@ def emulate(
             help="Hardware profile: a bundled name, or a YAML file.", show_default=DEFAULT_PROFILE
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")] = 8001,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port; 0 takes any free one.", show_default=str(DEFAULT_PORT)
+        ),
+    ] = None,
     scenario: Annotated[
         str | None,
         typer.Option(
@@ -80,13 +86,21 @@ def emulate(
     if scenario is not None and given:
         option = next(iter(given)).replace("_", "-")
         raise ConfigError(f"--scenario and --{option} exclude each other; write it into the scenario")
+    if scenario is not None and port is not None:
+        raise ConfigError("--scenario and --port exclude each other; use --base-port")
     settings = parse_settings(
         {"profile": DEFAULT_PROFILE} | common | given, EmulatorSettings, source="emulate"
     )
     if scenario is not None:
         _run_scenario(scenario, settings, host, base_port, json=json)
     else:
-        _run_one(settings, host, port, json=json, exit_with_stdin=exit_with_stdin)
+        _run_one(
+            settings,
+            host,
+            DEFAULT_PORT if port is None else port,
+            json=json,
+            exit_with_stdin=exit_with_stdin,
+        )
 
 
 def _run_one(

@@ -31,7 +31,7 @@ def replay(
     speed: Annotated[
         float, typer.Option(help="Trace seconds per wall second, for backends that run faster too.")
     ] = 1.0,
-    start: Annotated[float, typer.Option(help="Begin at this second of the trace.")] = 0.0,
+    start: Annotated[float, typer.Option(min=0, help="Begin at this second of the trace.")] = 0.0,
     end: Annotated[float | None, typer.Option(help="Stop at this second of the trace.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Send no more than so many requests.")] = None,
     concurrency: Annotated[int, typer.Option(help="Requests in flight at once, at most.")] = 1024,
@@ -103,15 +103,16 @@ def load_requests(
     from steersman.traces.errors import ConfigError
     from steersman.traces.readers import load_trace
 
-    if rate_rps is not None and rate_rps <= 0:
+    if rate_rps is not None and not rate_rps > 0:
         raise ConfigError(f"--rate = {rate_rps:g}: must be above 0")
+    if end_s is not None and not end_s > start_s:
+        raise ConfigError(f"--end = {end_s:g}: must be after --start = {start_s:g}")
     trace = load_trace(name).between(start_s, float("inf") if end_s is None else end_s)
     if limit is not None:
         trace = trace.select(np.arange(min(limit, len(trace))))
     if len(trace) == 0:
-        raise ConfigError(
-            f"{name}: no request between --start {start_s:g} and --end {end_s}; widen the slice"
-        )
+        until = "the end" if end_s is None else f"--end {end_s:g}"
+        raise ConfigError(f"{name}: no request between --start {start_s:g} and {until}; widen the slice")
     return trace if rate_rps is None else rescale(trace, rate_rps)
 
 
@@ -119,6 +120,11 @@ def objectives(trace: Trace, scenario: str | None, ttft_s: float, tpot_s: float)
     """(n, 2): TTFT and TPOT objectives of every request."""
     import numpy as np
 
+    from steersman.traces.errors import ConfigError
+
+    for option, value in (("--ttft-slo", ttft_s), ("--tpot-slo", tpot_s)):
+        if not value > 0:
+            raise ConfigError(f"{option} = {value:g}: must be above 0 seconds")
     if scenario is None:
         return np.tile((ttft_s, tpot_s), (len(trace), 1))
     from steersman.env.scenario import load_scenario

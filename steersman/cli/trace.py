@@ -86,7 +86,7 @@ def convert(
         raise ConfigError(f"{target}: exists already; give another name, or --overwrite")
     if rate is not None and not rate > 0:
         raise ConfigError(f"--rate = {rate:g} must be above 0")
-    if end is not None and end <= start:
+    if end is not None and not end > start:
         raise ConfigError(f"--end = {end:g} must be after --start = {start:g}")
     file = find_trace(source)
 

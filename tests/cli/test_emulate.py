@@ -16,6 +16,7 @@ from tests.support.commands import mistake
         (("--stream-interval", "0"), "'stream_interval' = 0"),
         (("--scenario", "tinny"), "did you mean 'tiny'?"),
         (("--scenario", "tiny", "--slowdown", "2"), "--scenario and --slowdown exclude each other"),
+        (("--scenario", "tiny", "--port", "9001"), "--scenario and --port exclude each other"),
         (("--host", "192.0.2.1"), "192.0.2.1:8001: cannot be bound"),
     ],
 )

@@ -124,6 +124,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     assert "no such file" in _error("inspect", tmp_path / "nothing.csv")
     assert "unknown suffix" in _error("convert", "azure-chat", tmp_path / "out.txt")
     assert "--rate = 0 must be above 0" in _error("convert", "azure-chat", out, "--rate", "0")
+    assert "--end = nan must be after" in _error("convert", "azure-chat", out, "--end", "nan")
     assert "--end = 1 must be after --start = 2" in _error(
         *("convert", "azure-chat", out, "--start", "2", "--end", "1")
     )

@@ -1,4 +1,4 @@
-"""`steersman demo`, the whole way: with a smaller cluster, less training and shorter replays."""
+"""`steersman demo`, the whole way: a smaller cluster, less training, shorter replays and answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import yaml
 from mlflow import MlflowClient
 
 from steersman.predictors.bundle import LATENCY_FILE, LENGTH_FILE, POLICY_FILE, load_bundle
+from steersman.traces.arrivals import scale_tokens
 from steersman.traces.outcome_log import read_outcomes
 from steersman.traces.readers import load_trace
+from steersman.traces.writers import write_trace
 from tests.agents.test_train import SETTINGS
 from tests.support.browser import measure
 from tests.support.processes import run_cli
@@ -27,7 +29,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shown(place: Path) -> dict[str, Any]:
-    settings = SETTINGS.model_dump(mode="json")
+    # The real arrivals and prompts, with a fifth of the tokens to wait for.
+    short = scale_tokens(load_trace("azure-chat", limit=6000), output_factor=0.2)
+    write_trace(place / "short.jsonl", short.requests())
+    settings = SETTINGS.model_dump(mode="json") | {"trace": "short.jsonl"}
     (place / "train.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     finished = run_cli(
         "demo", "--config", "train.yaml", "--replay-s", str(REPLAY_S), "--json", cwd=place, timeout_s=240
@@ -40,6 +45,7 @@ def shown(place: Path) -> dict[str, Any]:
 def test_both_policies_answer_every_request(shown: dict[str, Any]) -> None:
     assert set(shown["replays"]) == {"p2c", "learned"}
     for summary in shown["replays"].values():
+        assert summary["trace"] == "short"
         assert summary["statuses"] == {"ok": summary["requests"]}
         assert summary["requests"] >= 10 * REPLAY_S  # 0.8 of the tiny cluster's saturation
         assert sum(summary["share"].values()) == pytest.approx(1.0)
