@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env.cluster import Cluster
-from steersman.env.saturation import estimate_saturation
+from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import Split, load_source
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
@@ -63,7 +63,7 @@ class SwingSampler:
             _spec(scenario.replicas[number % len(scenario.replicas)], number, serving, cold_start_s)
             for number in range(replicas)
         )
-        self._capacity_rps = estimate_saturation(self._replicas, self._source)
+        self._capacity_rps = SaturationEstimate(self._source).of(self._replicas)
         self._duration_s = duration_s
         self._load = load
         self._knots = knots
