@@ -111,7 +111,7 @@ def calibrate(
     Raises:
         ConfigError: too few requests with known times, or none of them could run on the profile.
     """
-    boundary = int(round(len(samples) * (1.0 - held_out)))
+    boundary = round(len(samples) * (1.0 - held_out))
     known = [math.isfinite(s.ttft_s) or math.isfinite(s.e2e_s) for s in samples]
     fitted, judged = sum(known[:boundary]), sum(known[boundary:])
     if fitted < LEAST_REQUESTS or judged < 1:

@@ -26,11 +26,16 @@ class Schedule(Protocol):
     """What playing requests gives: see `Played` in `vidur.py`."""
 
     @property
-    def ttft_s(self) -> Floats: ...
+    def ttft_s(self) -> Floats:
+        """(n,)"""
+
     @property
-    def e2e_s(self) -> Floats: ...
+    def e2e_s(self) -> Floats:
+        """(n,)"""
+
     @property
-    def features(self) -> Floats: ...
+    def features(self) -> Floats:
+        """(n, 2, features)"""
 
 
 @dataclass(frozen=True, slots=True)

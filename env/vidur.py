@@ -23,11 +23,13 @@ Every time is kept together with the features it is made of (see `Played`), so t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env.jit import njit
+from steersman.env.vidur_batches import FEATURES, chunks, features_of, whole_prompts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,17 +39,6 @@ ROUND_ROBIN, LOR, LOR_FIXED = 0, 1, 2
 SCHEDULERS = {"vllm": VLLM, "sarathi": SARATHI}
 ROUTERS = {"round_robin": ROUND_ROBIN, "lor": LOR, "lorfixed": LOR_FIXED}
 
-TILE_TOKENS = 128
-"""Matrix products work on tiles of so many tokens; the first tile hides behind reading the weights."""
-FEATURES = (
-    "batch",
-    "tokens",
-    "tokens_over_tile",
-    "tiled_tokens_over_tile",
-    "decode_context",
-    "prefill_squared",
-)
-"""What a stage's time for a batch is linear in."""
 _WIDTH = len(FEATURES)
 
 
@@ -82,19 +73,87 @@ def play(
     chunk_tokens: int = 512,
 ) -> Played:
     """Play requests, sorted by arrival, under Vidur's rules; `cost` has one number per feature."""
-    first_s, end_s, features = _play(
+    state = _empty(len(arrival_s), replicas, stages, batch_cap)
+    _play(
         np.ascontiguousarray(arrival_s, dtype=np.float64),
         np.ascontiguousarray(prompt, dtype=np.int64),
         np.ascontiguousarray(output, dtype=np.int64),
         np.ascontiguousarray(cost, dtype=np.float64),
         SCHEDULERS[scheduler],
         ROUTERS[router],
-        replicas,
-        stages,
         batch_cap,
         max_tokens if scheduler == "vllm" else chunk_tokens,
+        state,
     )
-    return Played(first_s - arrival_s, end_s - arrival_s, features)
+    return Played(state.first_s - arrival_s, state.end_s - arrival_s, state.features)
+
+
+class _State(NamedTuple):
+    """Everything that changes. n requests, r replicas, s stages, c requests at once, f features."""
+
+    first_s: Floats
+    """(n,), as the next two."""
+    end_s: Floats
+    features: Floats
+    """(n, 2, f)"""
+    at_arrival: Floats
+    """(n, f): the replica's clock in features when the request came."""
+    done: Ints
+    """(n,): tokens computed; a finished prompt counts its first token."""
+    taken: Ints
+    """(n,): tokens in the batch that is in flight."""
+    queue: Ints
+    """(r, n), of which `head` to `tail` wait."""
+    head: Ints
+    tail: Ints
+    idle: Ints
+    """(r, c): started, in no batch; in order of arrival."""
+    idles: Ints
+    held: Ints
+    batch: Ints
+    """(r, s, c): in flight, the first to end first."""
+    size: Ints
+    flying: Ints
+    leaves_s: Floats
+    """(r, s): when each batch in flight ends; infinite where there is none."""
+    leaves: Floats
+    """(r, s, f): the clock in features then."""
+    free_s: Floats
+    """(r, s): when each stage has done what was given to it."""
+    free: Floats
+    clock_s: Floats
+    """(r,): the last event of a replica, and the clock in features then."""
+    clock: Floats
+
+
+def _empty(n: int, replicas: int, stages: int, cap: int) -> _State:
+    def ints(*shape: int) -> Ints:
+        return np.zeros(shape, dtype=np.int64)
+
+    unknown = np.full(n, np.nan)
+    return _State(
+        first_s=unknown,
+        end_s=unknown.copy(),
+        features=np.zeros((n, 2, _WIDTH)),
+        at_arrival=np.zeros((n, _WIDTH)),
+        done=ints(n),
+        taken=ints(n),
+        queue=ints(replicas, n),
+        head=ints(replicas),
+        tail=ints(replicas),
+        idle=ints(replicas, cap),
+        idles=ints(replicas),
+        held=ints(replicas),
+        batch=ints(replicas, stages, cap),
+        size=ints(replicas, stages),
+        flying=ints(replicas),
+        leaves_s=np.full((replicas, stages), np.inf),
+        leaves=np.zeros((replicas, stages, _WIDTH)),
+        free_s=np.zeros((replicas, stages)),
+        free=np.zeros((replicas, stages, _WIDTH)),
+        clock_s=np.zeros(replicas),
+        clock=np.zeros((replicas, _WIDTH)),
+    )
 
 
 @njit
@@ -105,130 +164,127 @@ def _play(
     cost: Floats,
     scheduler: int,
     router: int,
-    replicas: int,
-    stages: int,
     batch_cap: int,
     most_tokens: int,
-) -> tuple[Floats, Floats, Floats]:
-    n = len(arrival_s)
-    first_s = np.full(n, np.nan)
-    end_s = np.full(n, np.nan)
-    features = np.zeros((n, 2, _WIDTH))
-    at_arrival = np.zeros((n, _WIDTH))
-    done = np.zeros(n, np.int64)  # tokens computed; a finished prompt counts its first token
-    taken = np.zeros(n, np.int64)  # tokens in the batch that is in flight
-    queue = np.zeros((replicas, n), np.int64)
-    head = np.zeros(replicas, np.int64)
-    tail = np.zeros(replicas, np.int64)
-    idle = np.zeros((replicas, batch_cap), np.int64)  # started, in no batch; in order of arrival
-    idles = np.zeros(replicas, np.int64)
-    held = np.zeros(replicas, np.int64)
-    batch = np.zeros((replicas, stages, batch_cap), np.int64)
-    size = np.zeros((replicas, stages), np.int64)
-    flying = np.zeros(replicas, np.int64)
-    leaves_s = np.full((replicas, stages), np.inf)
-    leaves = np.zeros((replicas, stages, _WIDTH))
-    free_s = np.zeros((replicas, stages))  # when each stage has done what was given to it
-    free = np.zeros((replicas, stages, _WIDTH))
-    clock_s = np.zeros(replicas)  # the last event of a replica, and the features up to it
-    clock = np.zeros((replicas, _WIDTH))
+    state: _State,
+) -> None:
     arrived = 0
     while True:
-        r = 0
-        for other in range(1, replicas):
-            if leaves_s[other, 0] < leaves_s[r, 0]:
-                r = other
-        now_s = leaves_s[r, 0]
-        if arrived < n and arrival_s[arrived] <= now_s:
-            i = arrived
+        r = int(np.argmin(state.leaves_s[:, 0]))
+        now_s = state.leaves_s[r, 0]
+        if arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
+            now_s = arrival_s[arrived]
+            r = _route(router, arrived, state.tail - state.head, state.held)
+            _arrive(state, r, arrived, now_s)
             arrived += 1
-            now_s = arrival_s[i]
-            r = _route(router, i, tail - head, held)
-            if flying[r] > 0 and leaves_s[r, 0] > clock_s[r]:
-                share = (now_s - clock_s[r]) / (leaves_s[r, 0] - clock_s[r])
-                clock[r] += share * (leaves[r, 0] - clock[r])
-            clock_s[r] = now_s
-            at_arrival[i] = clock[r]
-            queue[r, tail[r]] = i
-            tail[r] += 1
         elif now_s == np.inf:
-            break
+            return
         else:
-            clock_s[r] = now_s
-            clock[r] = leaves[r, 0]
-            for k in range(size[r, 0]):
-                i = batch[r, 0, k]
-                done[i] += taken[i]
-                if done[i] == prompt[i]:
-                    done[i] += 1
-                    first_s[i] = now_s
-                    features[i, 0] = clock[r] - at_arrival[i]
-                if done[i] >= prompt[i] + output[i]:
-                    end_s[i] = now_s
-                    features[i, 1] = clock[r] - at_arrival[i]
-                    held[r] -= 1
-                else:
-                    _insert(idle[r], idles[r], i)
-                    idles[r] += 1
-            flying[r] -= 1
-            for k in range(flying[r]):
-                batch[r, k] = batch[r, k + 1]
-                size[r, k] = size[r, k + 1]
-                leaves_s[r, k] = leaves_s[r, k + 1]
-                leaves[r, k] = leaves[r, k + 1]
-            leaves_s[r, flying[r]] = np.inf
-        while flying[r] < stages:
-            k = flying[r]
-            room = batch_cap // stages
-            if scheduler == VLLM:
-                count, begun, used = _whole_prompts(
-                    batch[r, k],
-                    queue[r, head[r] : tail[r]],
-                    prompt,
-                    taken,
-                    most_tokens,
-                    min(room, batch_cap - held[r]),
-                    idle[r],
-                    idles[r],
-                    room,
-                )
-            else:
-                count, begun, used = _chunks(
-                    batch[r, k],
-                    queue[r, head[r] : tail[r]],
-                    prompt,
-                    done,
-                    taken,
-                    most_tokens,
-                    batch_cap - held[r],
-                    idle[r],
-                    idles[r],
-                    room,
-                )
-            if count == 0:
+            _end_batch(state, r, prompt, output)
+        while state.flying[r] < state.batch.shape[1]:
+            if not _start_batch(state, r, now_s, prompt, cost, scheduler, batch_cap, most_tokens):
                 break
-            head[r] += begun
-            held[r] += begun
-            idles[r] -= used
-            size[r, k] = count
-            flying[r] += 1
-            f = _features(batch[r, k, :count], prompt, done, taken)
-            stage_s = 0.0
-            for j in range(_WIDTH):
-                stage_s += f[j] * cost[j]
-            at_s = now_s
-            reached = clock[r].copy()
-            for stage in range(stages):
-                if free_s[r, stage] > at_s:
-                    at_s = free_s[r, stage]
-                    reached[:] = free[r, stage]
-                at_s += stage_s
-                reached += f
-                free_s[r, stage] = at_s
-                free[r, stage] = reached
-            leaves_s[r, k] = at_s
-            leaves[r, k] = reached
-    return first_s, end_s, features
+
+
+@njit
+def _arrive(state: _State, r: int, i: int, now_s: float) -> None:
+    """Put request i into a replica's queue; amid a batch, its share of the batch is behind us."""
+    next_s = state.leaves_s[r, 0]
+    if state.flying[r] > 0 and next_s > state.clock_s[r]:
+        share = (now_s - state.clock_s[r]) / (next_s - state.clock_s[r])
+        state.clock[r] += share * (state.leaves[r, 0] - state.clock[r])
+    state.clock_s[r] = now_s
+    state.at_arrival[i] = state.clock[r]
+    state.queue[r, state.tail[r]] = i
+    state.tail[r] += 1
+
+
+@njit
+def _end_batch(state: _State, r: int, prompt: Ints, output: Ints) -> None:
+    """The first batch in flight is done."""
+    now_s = state.leaves_s[r, 0]
+    state.clock_s[r] = now_s
+    state.clock[r] = state.leaves[r, 0]
+    for i in state.batch[r, 0, : state.size[r, 0]]:
+        state.done[i] += state.taken[i]
+        if state.done[i] == prompt[i]:
+            state.done[i] += 1
+            state.first_s[i] = now_s
+            state.features[i, 0] = state.clock[r] - state.at_arrival[i]
+        if state.done[i] >= prompt[i] + output[i]:
+            state.end_s[i] = now_s
+            state.features[i, 1] = state.clock[r] - state.at_arrival[i]
+            state.held[r] -= 1
+        else:
+            _insert(state.idle[r], state.idles[r], i)
+            state.idles[r] += 1
+    state.flying[r] -= 1
+    for k in range(state.flying[r]):
+        state.batch[r, k] = state.batch[r, k + 1]
+        state.size[r, k] = state.size[r, k + 1]
+        state.leaves_s[r, k] = state.leaves_s[r, k + 1]
+        state.leaves[r, k] = state.leaves[r, k + 1]
+    state.leaves_s[r, state.flying[r]] = np.inf
+
+
+@njit
+def _start_batch(
+    state: _State,
+    r: int,
+    now_s: float,
+    prompt: Ints,
+    cost: Floats,
+    scheduler: int,
+    batch_cap: int,
+    most_tokens: int,
+) -> bool:
+    """Form a batch and send it through the stages; False if there is nothing to do."""
+    stages = state.batch.shape[1]
+    k = state.flying[r]
+    room = batch_cap // stages
+    waiting = state.queue[r, state.head[r] : state.tail[r]]
+    batch, idle = state.batch[r, k], state.idle[r]
+    free = batch_cap - state.held[r]
+    if scheduler == VLLM:
+        most = min(room, free)
+        count, begun, used = whole_prompts(
+            batch, waiting, prompt, state.taken, most_tokens, most, idle, state.idles[r], room
+        )
+    else:
+        count, begun, used = chunks(
+            batch,
+            waiting,
+            prompt,
+            state.done,
+            state.taken,
+            most_tokens,
+            free,
+            idle,
+            state.idles[r],
+            room,
+        )
+    if count == 0:
+        return False
+    state.head[r] += begun
+    state.held[r] += begun
+    state.idles[r] -= used
+    state.size[r, k] = count
+    state.flying[r] += 1
+    features = features_of(batch[:count], prompt, state.done, state.taken)
+    stage_s = float((features * cost).sum())
+    at_s = now_s
+    reached = state.clock[r].copy()
+    for stage in range(stages):
+        if state.free_s[r, stage] > at_s:
+            at_s = state.free_s[r, stage]
+            reached[:] = state.free[r, stage]
+        at_s += stage_s
+        reached += features
+        state.free_s[r, stage] = at_s
+        state.free[r, stage] = reached
+    state.leaves_s[r, k] = at_s
+    state.leaves[r, k] = reached
+    return True
 
 
 @njit
@@ -252,114 +308,3 @@ def _insert(idle: Ints, count: int, i: int) -> None:
         idle[k] = idle[k - 1]
         k -= 1
     idle[k] = i
-
-
-@njit
-def _whole_prompts(
-    batch: Ints,
-    queue: Ints,
-    prompt: Ints,
-    taken: Ints,
-    most_tokens: int,
-    most: int,
-    idle: Ints,
-    idles: int,
-    room: int,
-) -> tuple[int, int, int]:
-    """Prompts if any fits, otherwise decodes; the batch's size, prompts begun, idle ones used."""
-    count = 0
-    longest = 0
-    for i in queue:
-        longest = max(longest, prompt[i])
-        if (count + 1) * longest > most_tokens or count == most:
-            break
-        batch[count] = i
-        taken[i] = prompt[i]
-        count += 1
-    if count > 0:
-        return count, count, 0
-    count = min(idles, room)
-    for k in range(count):
-        batch[k] = idle[k]
-        taken[idle[k]] = 1
-    for k in range(idles - count):
-        idle[k] = idle[k + count]
-    return count, 0, count
-
-
-@njit
-def _chunks(
-    batch: Ints,
-    queue: Ints,
-    prompt: Ints,
-    done: Ints,
-    taken: Ints,
-    most_tokens: int,
-    most: int,
-    idle: Ints,
-    idles: int,
-    room: int,
-) -> tuple[int, int, int]:
-    """Decodes, then unfinished prompts, then new ones; as `_whole_prompts`."""
-    count = 0
-    tokens = 0
-    looked = min(idles, room)
-    for decoding in (True, False):
-        for k in range(looked):
-            i = idle[k]
-            if i < 0 or (done[i] > prompt[i]) != decoding:
-                continue
-            amount = 1 if decoding else min(prompt[i] - done[i], most_tokens - tokens)
-            if amount <= 0:
-                continue
-            batch[count] = i
-            taken[i] = amount
-            tokens += amount
-            count += 1
-            idle[k] = -1 - i
-    used = count
-    begun = 0
-    for i in queue:
-        amount = min(prompt[i], most_tokens - tokens)
-        if begun == most or count == room or amount <= 0:
-            break
-        batch[count] = i
-        taken[i] = amount
-        tokens += amount
-        count += 1
-        begun += 1
-    kept = 0
-    for k in range(idles):
-        if idle[k] >= 0:
-            idle[kept] = idle[k]
-            kept += 1
-    return count, begun, used
-
-
-@njit
-def _features(batch: Ints, prompt: Ints, done: Ints, taken: Ints) -> Floats:
-    f = np.zeros(_WIDTH)
-    tokens = 0
-    decoding = 0
-    context = 0
-    prefilling = 0
-    squared = 0.0
-    for i in batch:
-        tokens += taken[i]
-        if done[i] > prompt[i]:
-            decoding += 1
-            context += done[i]
-        else:
-            prefilling += 1
-            squared += taken[i] * (taken[i] + 2.0 * done[i])
-    rounded = (tokens + 7) // 8 * 8
-    f[0] = 1.0
-    f[1] = rounded
-    f[2] = max(rounded - TILE_TOKENS, 0)
-    f[3] = max((tokens + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS - TILE_TOKENS, 0)
-    if decoding > 0:
-        factor = 1.1 if decoding > 1 else 1.0
-        f[4] = factor * decoding * ((context // decoding + 63) // 64 * 64)
-    if prefilling > 0:
-        f[5] = (1.1 if prefilling > 1 else 1.0) * squared
-    return f

@@ -18,8 +18,9 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ QUESTION_TOKENS = 73
 """New in a request; the rest of the prompt is history."""
 IMBALANCE = 8
 """AIBrix leaves the prefix and takes the least loaded when in-flight counts differ by more."""
+LONGEST_TOKENS = 32_768
+"""No prompt is longer."""
 _PAUSE_S = 300.0
 
 
@@ -103,9 +106,9 @@ def load_runs(path: Path) -> list[Run]:
     runs = []
     for (setup, rate), members in sorted(rows.items()):
         table = np.array(sorted(members)).T
-        at_s, user, prompt, output, ttft_s, decode_s = table
-        whole = [column.astype(np.int64) for column in (user, prompt, np.maximum(output, 1))]
-        runs.append(Run(setup, rate, at_s, *whole, ttft_s, decode_s))
+        at_s, _, _, _, ttft_s, decode_s = table
+        user, prompt, output = table[1:4].astype(np.int64)
+        runs.append(Run(setup, rate, at_s, user, prompt, np.maximum(output, 1), ttft_s, decode_s))
     return runs
 
 
@@ -116,16 +119,12 @@ def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
         members = [run for run in runs if run.setup == name]
         costs = quiet_costs(members, setup, naive=[run for run in runs if run.setup == "naive"])
         profile = scaled_profile(costs, int(np.median(members[0].prompt)))
-        if setup.offloaded and setup.routing == "session":
+        if setup.offloaded:  # Histories are loaded, in one go; by session all of them, in `hit_s`.
+            profile = replace(profile, max_batched_tokens=LONGEST_TOKENS)
+        if setup.routing == "session":
             profile = replace(profile, prefill_token_s=1e-9, prefill_token2_s=0.0)
-        numbers = itertools.count()
-        ours = perturbed_mean(
-            lambda cost, p=profile, s=setup, m=members, c=costs, k=numbers: _medians(  # type: ignore[misc]
-                with_cost(p, cost), s, m, c, seed=next(k)
-            ),
-            cost_of(profile),
-            runs=perturbed,
-        )
+        play = partial(_medians, profile, setup, members, costs, itertools.count())
+        ours = perturbed_mean(play, cost_of(profile), runs=perturbed)
         for run in members:
             if run.rate_rps in COMPARED_RPS:
                 label = f"{name} {run.rate_rps}/s"
@@ -135,7 +134,7 @@ def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
 
 
 def concordant_share(comparisons: list[Comparison]) -> tuple[float, int, list[str]]:
-    """Share of pairs of set-ups at one rate that are ranked alike; how many there are; those that are not."""
+    """Share of pairs of set-ups at one rate that are ranked alike, how many pairs, and the others."""
     alike, pairs, wrong = 0, 0, []
     for one, other in itertools.combinations(comparisons, 2):
         (name, rate), (other_name, other_rate) = one.run.split(), other.run.split()
@@ -183,13 +182,20 @@ def scaled_profile(costs: Costs, prompt: int) -> HardwareProfile:
 
 
 def _medians(
-    profile: HardwareProfile, setup: Setup, members: list[Run], costs: Costs, *, seed: int
+    profile: HardwareProfile,
+    setup: Setup,
+    members: list[Run],
+    costs: Costs,
+    seeds: Iterator[int],
+    cost: Floats,
 ) -> dict[str, float]:
+    """Median TTFT of each run, by its rate."""
+    profile = with_cost(profile, cost)
     trace, starts = _trace(members, warm=setup.offloaded)
     cluster = Cluster([ReplicaSpec(f"replica-{i}", profile) for i in range(REPLICAS)], trace)
-    choose = _router(setup.routing, np.random.default_rng(seed))
-    while (row := cluster.next_request()) is not None:
-        cluster.dispatch(choose(cluster, row))
+    choose = _router(setup.routing, np.random.default_rng(next(seeds)))
+    while cluster.next_request() is not None:
+        cluster.dispatch(choose(cluster))
     cluster.finish(drain_s=1e9)
     # An iteration or two are part of the measured hit already.
     extra_s = costs.hit_s - profile.host_overhead_s - profile.decode_base_s
@@ -234,19 +240,19 @@ def _request(number: int, at_s: float, user: int, prompt: int, output: int) -> R
     )
 
 
-def _router(routing: str, rng: np.random.Generator) -> Callable[[Cluster, int], int]:
+def _router(routing: str, rng: np.random.Generator) -> Callable[[Cluster], int]:
     if routing == "random":
-        return lambda cluster, row: int(rng.integers(len(cluster.replicas)))
+        return lambda cluster: int(rng.integers(len(cluster.replicas)))
     if routing == "session":
         homes: dict[int, int] = {}
-        return lambda cluster, row: homes.setdefault(
-            int(cluster.trace.tenant[row]), len(homes) % len(cluster.replicas)
+        return lambda cluster: homes.setdefault(
+            int(cluster.trace.tenant[cluster.pending or 0]), len(homes) % len(cluster.replicas)
         )
-    return lambda cluster, row: _by_prefix(cluster, rng)
+    return lambda cluster: _by_prefix(cluster, rng)
 
 
 def _by_prefix(cluster: Cluster, rng: np.random.Generator) -> int:
-    """The longest match, unless in-flight counts are too uneven; then, and without one, the least loaded.
+    """The longest match, unless in-flight counts are too uneven; then, or without any, the least loaded.
 
     Ties are broken at random.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -85,11 +86,7 @@ def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
     found = []
     for run in runs:
         profile = fit_run(run)
-        ours = perturbed_mean(
-            lambda cost, run=run, profile=profile: _figures(run, with_cost(profile, cost)),  # type: ignore[misc]
-            cost_of(profile),
-            runs=perturbed,
-        )
+        ours = perturbed_mean(partial(_figures, run, profile), cost_of(profile), runs=perturbed)
         theirs = _by_group({"ttft": run.ttft_s, "tpot": run.tpot_s, "e2e": run.e2e_s})
         for key, value in theirs.items():
             group, _, metric = key.partition(":")
@@ -97,8 +94,8 @@ def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
     return found
 
 
-def _figures(run: Run, profile: HardwareProfile) -> dict[str, float]:
-    played = play_iterations(profile, run.trace)
+def _figures(run: Run, profile: HardwareProfile, cost: Floats) -> dict[str, float]:
+    played = play_iterations(with_cost(profile, cost), run.trace)
     steps = np.maximum(run.trace.output_tokens - 1, 1)
     tpot_s = (played.e2e_s - played.ttft_s) / steps
     return _by_group({"ttft": played.ttft_s, "tpot": tpot_s, "e2e": played.e2e_s})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,9 +90,7 @@ def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
     found = []
     for run in runs:
         theirs = quantiles({"ttft": run.ttft_s, "e2e": run.e2e_s})
-        ours = perturbed_mean(
-            lambda cost, run=run: _figures(run, cost), fits[run.model].cost, runs=perturbed
-        )  # type: ignore[misc]
+        ours = perturbed_mean(partial(_figures, run), fits[run.model].cost, runs=perturbed)
         group = "fitted" if run.name in FITTED else "predicted"
         group = "saturated" if SATURATED in run.name else group
         found += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,14 +114,12 @@ def test_an_outcome_log_is_read_without_what_ended_badly(tmp_path: Path) -> None
 
 
 def test_too_little_data_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ConfigError, match="42 requests with known times .* 50 are needed"):
+    with pytest.raises(ConfigError, match=r"42 requests with known times .* 50 are needed"):
         calibrate(samples(60), START)
 
 
 def test_requests_that_cannot_run_on_the_profile_are_refused() -> None:
-    from dataclasses import replace
-
-    with pytest.raises(ConfigError, match="no request fits profile .*kv_capacity_tokens = 32"):
+    with pytest.raises(ConfigError, match=r"no request fits profile .*kv_capacity_tokens = 32"):
         calibrate(samples(100), replace(START, kv_capacity_tokens=32))
 
 

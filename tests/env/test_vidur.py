@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steersman.env.vidur import FEATURES, Played, play
+from steersman.env.vidur import Played, play
+from steersman.env.vidur_batches import FEATURES
 
 COST = np.array([0.01, 2e-5, 4e-5, 1.5e-5, 9e-8, 3e-9])
 
