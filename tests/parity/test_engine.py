@@ -25,7 +25,7 @@ LENGTHS = st.tuples(st.floats(0.0, 0.2), st.integers(1, 300), st.integers(1, 80)
     st.sampled_from([(), ((1, 0.006), (4, 0.009), (6, 0.02))]),
 )
 # Two that wait for an engine that falls idle start together.
-@example(rows=[(0.0, 1, 1, 0)] * 3, blocks=24, most=2, budget=2, slowdown=1.0)
+@example(rows=[(0.0, 1, 1, 0)] * 3, blocks=24, most=2, budget=2, slowdown=1.0, reads=())
 def test_times_and_preemptions_are_those_of_the_plain_engine(
     rows: list[tuple[float, int, int, int]],
     blocks: int,
