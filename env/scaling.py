@@ -124,7 +124,8 @@ class Scaling:
         self._recent: deque[tuple[float, int]] = deque()  # when dispatched, row
         self._arrivals: deque[tuple[float, int]] = deque([(0.0, 0)])  # time, arrivals up to then
         self._uses: deque[tuple[float, float]] = deque()  # time, batch use
-        self._arrived = 0
+        self.arrived = 0
+        """Requests up to now."""
         self._tokens = 0
         self._changed_s = -math.inf
         self._last_change = 0
@@ -178,7 +179,7 @@ class Scaling:
         if change:
             self._changed_s = self.cluster.now_s
             self._last_change = change
-        self._arrivals.append((self.cluster.now_s, self._arrived))
+        self._arrivals.append((self.cluster.now_s, self.arrived))
         self._tokens = 0
         return self.cluster.now_s + self.rules.interval_s
 
@@ -186,7 +187,7 @@ class Scaling:
         """A request was dispatched just now."""
         self.choices.append(choice)
         self._recent.append((self.cluster.now_s, row))
-        self._arrived += 1
+        self.arrived += 1
         self._tokens += int(self.cluster.trace.input_tokens[row])
 
     def settle(self) -> float:
@@ -216,7 +217,7 @@ class Scaling:
         budget = self.rules.budget_usd_per_hour
         angle = 2.0 * math.pi * self._hour() / 24.0
         values = {
-            "arrivals_per_s": (self._arrived - arrived) / elapsed_s,
+            "arrivals_per_s": (self.arrived - arrived) / elapsed_s,
             "arrivals_per_s_60s": short,
             "arrival_trend": (short - long) / long if long > 0.0 else 0.0,
             "prompt_tokens_per_s": self._tokens / elapsed_s,
@@ -314,7 +315,7 @@ class Scaling:
             if at_s > now_s - window_s + 1e-9:
                 break
             begin_s, arrived = at_s, count
-        return (self._arrived - arrived) / max(now_s - begin_s, 1e-9)
+        return (self.arrived - arrived) / max(now_s - begin_s, 1e-9)
 
     def _latency(self) -> dict[str, float]:
         """Of the requests that were dispatched in the last minute."""

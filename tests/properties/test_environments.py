@@ -76,6 +76,7 @@ class AnyWorld:
             seed=int(rng.integers(0, 1000)),
             conditions=Conditions(
                 changes=tuple(changes),
+                priority_preemption=bool(rng.random() < 0.3),
                 patience_s=float(rng.uniform(0.1, 3.0)) if rng.random() < 0.3 else None,
             ),
         )
