@@ -136,8 +136,8 @@ def test_wrong_conditions_are_refused_when_the_file_is_read(
 
 def test_standby_replicas_and_shares_of_a_gpu(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    group = "replicas: [{profile: a100-llama-3.1-8b, count: 2, kv_capacity_tokens: 100000, "
-    head, _, rest = GOOD.partition("replicas:")
+    group = "\nreplicas: [{profile: a100-llama-3.1-8b, count: 2, kv_capacity_tokens: 100000, "
+    head, _, rest = GOOD.partition("\nreplicas:")
     rest = rest[rest.index("\ntrace:") :]
     path.write_text(head + group + "standby: true, cold_start: sleep-level-1}]" + rest)
     specs = load_scenario(path).replicas
