@@ -36,6 +36,7 @@ _on_dispatch = _ledger.on_dispatch
 _on_first_token = _ledger.on_first_token
 _on_finish = _ledger.on_finish
 _on_abort = _ledger.on_abort
+_INFLIGHT_PREFILL = plain_ledger.INFLIGHT_PREFILL
 
 
 @njit
@@ -73,6 +74,29 @@ def first_token(memory: int, slot: int, at_s: float) -> None:
         owner.cost += facts.charged
     outcome = outcomes_in(memory)[sequence.row]
     outcome.first_token_s = at_s
+
+
+@njit
+def moved(memory: int, slot: int, replica: int, at_s: float) -> None:
+    """It goes on at another replica, after its first token; what it held at the old one is free."""
+    facts = facts_in(memory)[slot]
+    sequence = sequences_in(memory)[slot]
+    old = facts.replica
+    rate = facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
+    accrue(memory, old, at_s)
+    accrue(memory, replica, at_s)
+    replicas_in(memory)[old].cost_rate -= rate
+    replicas_in(memory)[old].inflight -= 1
+    if replicas_in(memory)[old].inflight == 0:
+        replicas_in(memory)[old].cost_rate = 0.0
+    replicas_in(memory)[replica].cost_rate += rate
+    replicas_in(memory)[replica].inflight += 1
+    prompt = float(sequence.prompt)
+    _on_abort(ledger_in(memory)[old], prompt, facts.uncached, facts.output_p50, 1.0, True)
+    _on_dispatch(ledger_in(memory)[replica], prompt, 0.0, facts.output_p50)
+    ledger_in(memory)[replica, _INFLIGHT_PREFILL] -= 1.0
+    facts.replica = replica
+    outcomes_in(memory)[sequence.row].replica = replica
 
 
 @njit

@@ -27,13 +27,13 @@ from steersman.env.lifecycle import Phase, schedule
 from steersman.env.memory import Memory, StaticTrace
 from steersman.env.observation import observe
 from steersman.env.outcomes import OutcomeTable, outcome_table
-from steersman.env.placement import check_sharing
+from steersman.env.placement import check_roles, check_sharing
 from steersman.env.requests import RequestTable, request_table
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.prefix_index import PrefixIndex
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Conditions, Observation, ReplicaSpec, Staleness
+from steersman.traces.schema import Conditions, Disaggregation, Observation, ReplicaSpec, Staleness
 from steersman.traces.trace import Trace
 
 FIRST_SLOTS = 256
@@ -99,6 +99,8 @@ class Cluster:
             most_adapters=conditions.adapters.most if conditions.adapters else 0,
         )
         _apply(conditions, self.memory)
+        if conditions.disaggregation is not None:
+            _divide(conditions.disaggregation, self.replicas, self.memory)
         self._believed: PrefixIndex | None = None
         if prefix_cache and len(trace.block_hashes):
             self._believed = PrefixIndex(
@@ -187,8 +189,12 @@ class Cluster:
         blocks = self._believed.match(self._hashes(self._pending_row()))
         return blocks.astype(np.float64) * self.trace.block_tokens
 
-    def dispatch(self, replica: int) -> None:
+    def dispatch(self, replica: int, *, decode: int | None = None) -> None:
         """Send the pending request to a replica; -1 refuses it.
+
+        With disaggregation, `decode` names the replica that goes on after the first token, if that can
+        take it then; None: the one whose KV cache is used least at that time. A replica that only
+        decodes takes nothing here: a request sent to it fails.
 
         A refused request, and one that can never fit the replica's memory or the model's window, ends
         as rejected; one sent to a replica that is down, draining or not there fails. Both at once, and
@@ -217,6 +223,9 @@ class Cluster:
         )
         if slot != at.NONE:
             self.believe(row, replica)
+            if decode is not None:
+                self._check_replica(decode)
+                self.memory.facts["target"][slot] = decode
 
     def make_room(self) -> None:
         """Make sure that one more request can be put in flight."""
@@ -367,13 +376,7 @@ def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness, conditions: Co
         raise ConfigError(
             f"{staleness}: scrape_interval_s must be positive, jitter in [0, 1) and loss in [0, 1]"
         )
-    adapters = conditions.adapters
-    if adapters is not None and not (adapters.most >= 1 and 0 <= adapters.load_s < math.inf):
-        raise ConfigError(f"{adapters}: most must be at least 1 and load_s 0 or more")
-    patience_s = conditions.patience_s
-    if patience_s is not None and not patience_s > 0:
-        raise ConfigError(f"patience_s = {patience_s} must be positive; leave it out for ever")
-    check_sharing(replicas, conditions.sharing)
+    _check_conditions(replicas, conditions)
     for spec in replicas:
         if not 1 <= spec.profile.pipeline_parallel <= at.MOST_STAGES:
             raise ConfigError(
@@ -395,6 +398,18 @@ def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness, conditions: Co
             )
 
 
+def _check_conditions(replicas: Sequence[ReplicaSpec], conditions: Conditions) -> None:
+    adapters = conditions.adapters
+    if adapters is not None and not (adapters.most >= 1 and 0 <= adapters.load_s < math.inf):
+        raise ConfigError(f"{adapters}: most must be at least 1 and load_s 0 or more")
+    patience_s = conditions.patience_s
+    if patience_s is not None and not patience_s > 0:
+        raise ConfigError(f"patience_s = {patience_s} must be positive; leave it out for ever")
+    check_sharing(replicas, conditions.sharing)
+    if conditions.disaggregation is not None:
+        check_roles(replicas, conditions.disaggregation)
+
+
 def _apply(conditions: Conditions, memory: Memory) -> None:
     """Write down how the pool is operated."""
     cluster = memory.cluster[0]
@@ -409,6 +424,18 @@ def _apply(conditions: Conditions, memory: Memory) -> None:
         memory.shares["preemptive"][rows] = gpu.preemptive
         memory.shares["overhead"][rows] = gpu.overhead
         memory.shares["demand"][rows] = gpu.demands or 1.0
+
+
+def _divide(split: Disaggregation, replicas: Sequence[ReplicaSpec], memory: Memory) -> None:
+    """Give replicas their roles."""
+    cluster = memory.cluster[0]
+    cluster["coupled"] = True
+    cluster["transfer_latency_s"] = split.latency_s
+    kv_bytes = replicas[0].profile.model.kv_bytes_per_token
+    cluster["transfer_token_s"] = kv_bytes / (split.bandwidth_gb_s * 1e9)
+    memory.replicas["role"][list(split.prefill)] = at.PREFILL
+    memory.replicas["role"][list(split.decode)] = at.DECODE
+    memory.ledger[list(split.decode), L.HEALTHY] = 0.0
 
 
 def _static(trace: Trace, table: RequestTable, patience_s: float | None) -> StaticTrace:

@@ -9,7 +9,14 @@ from typing import Literal
 from pydantic import Field
 
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Adapters, ChangeKind, Conditions, ReplicaChange, SharedGpu
+from steersman.traces.schema import (
+    Adapters,
+    ChangeKind,
+    Conditions,
+    Disaggregation,
+    ReplicaChange,
+    SharedGpu,
+)
 from steersman.traces.settings import CONFIG_ROOT, Settings, parse_settings, read_yaml
 
 
@@ -55,6 +62,15 @@ class SharingSettings(Settings):
     )
 
 
+class DisaggregationSettings(Settings):
+    """Prefill and decode on different replicas. See `env/disaggregation.py`."""
+
+    prefill: list[int] = Field(min_length=1, description="Replicas that only prefill, from 0.")
+    decode: list[int] = Field(min_length=1, description="Replicas that only decode.")
+    bandwidth_gb_s: float = Field(default=25.0, gt=0, description="Of KV transfers, gigabytes a second.")
+    latency_s: float = Field(default=0.001, ge=0, description="Of KV transfers, before the first byte.")
+
+
 def conditions(
     *,
     events: list[EventSettings],
@@ -62,6 +78,7 @@ def conditions(
     priority_preemption: bool,
     adapters: AdapterSettings | None,
     sharing: list[SharingSettings],
+    disaggregation: DisaggregationSettings | None,
 ) -> Conditions:
     """What a scenario file says, in the words of the cluster model."""
     changes = sorted((ReplicaChange(**event.model_dump()) for event in events), key=lambda c: c.at_s)
@@ -79,6 +96,16 @@ def conditions(
             )
             for gpu in sharing
         ),
+        disaggregation=None if disaggregation is None else _split(disaggregation),
+    )
+
+
+def _split(settings: DisaggregationSettings) -> Disaggregation:
+    return Disaggregation(
+        prefill=tuple(settings.prefill),
+        decode=tuple(settings.decode),
+        bandwidth_gb_s=settings.bandwidth_gb_s,
+        latency_s=settings.latency_s,
     )
 
 

@@ -16,17 +16,21 @@ from steersman.env.account import (
     aborted,
     accrue,
     dispatched,
+    moved,
     refused,
 )
+from steersman.env.disaggregation import destination, leave, next_arrival_s
 from steersman.env.jit import compiled, njit
 from steersman.env.kv import forget_span, release
 from steersman.env.layout import (
     CANCELLED,
+    DECODE,
     DRAIN,
     DRAINING,
     FAIL,
     FAILED,
     GONE,
+    MOVING,
     NONE,
     PENDING,
     PRIORITIES,
@@ -104,7 +108,7 @@ def dispatch(
         refused(memory, row, NONE, REJECTED)
         return NONE
     owner = replicas_in(memory)[replica]
-    if owner.healthy == 0 or owner.phase != SERVING:
+    if owner.healthy == 0 or owner.phase != SERVING or owner.role == DECODE:
         refused(memory, row, replica, FAILED)
         return NONE
     source = trace_in(memory)[row]
@@ -120,8 +124,7 @@ def dispatch(
     dispatched(memory, slot, cluster.now_s)
     push_back(memory, replica, slot)
     owner.try_admission = 1
-    if owner.iteration_end_s == np.inf or owner.stages > 1:
-        begin(memory, replica, cluster.now_s)
+    _wake(memory, replica, cluster.now_s)
     return slot
 
 
@@ -159,6 +162,8 @@ def _new_slot(memory: int, row: int, replica: int) -> int:
     facts.preemptions = 0
     facts.span_blocks = 0
     facts.span_shared = 0
+    facts.received = 0
+    facts.target = NONE
     facts.batch = NONE
     facts.deadline_s = np.inf
     if source.patience_s > 0.0:
@@ -347,7 +352,7 @@ def _play_to_arrival(memory: int, until_s: float) -> tuple[float, bool]:
         if cluster.next_change_s <= next_s < np.inf:
             _change(memory)
         elif end_s <= next_s and end_s < np.inf:
-            _advance(memory, replica, end_s)
+            _play(memory, replica, end_s)
         else:
             return at_s, from_heap
 
@@ -406,12 +411,14 @@ def _pop_birth(memory: int) -> int:
 
 @njit
 def _first_to_end(memory: int) -> tuple[int, float]:
-    """The replica where something can end first, and when."""
+    """The replica where something can end first, and when; NONE is a transfer between replicas."""
     best, best_s = 0, _next_end_s(memory, 0)
     for replica in range(1, replicas_in(memory).shape[0]):
         end_s = _next_end_s(memory, replica)
         if end_s < best_s:
             best, best_s = replica, end_s
+    if next_arrival_s(memory) < best_s:
+        best, best_s = NONE, next_arrival_s(memory)
     return best, best_s
 
 
@@ -442,10 +449,54 @@ def _play_out(memory: int, until_s: float, last_s: float) -> float:
 
 @njit
 def _play_one(memory: int, replica: int, end_s: float, last_s: float) -> float:
-    if replicas_in(memory)[replica].iteration_end_s < np.inf:
+    if replica == NONE or replicas_in(memory)[replica].iteration_end_s < np.inf:
         last_s = max(last_s, end_s)
-    _advance(memory, replica, end_s)
+    _play(memory, replica, end_s)
     return last_s
+
+
+@njit
+def _play(memory: int, replica: int, end_s: float) -> None:
+    """Play what `_first_to_end` has found."""
+    if replica == NONE:
+        _deliver(memory, end_s)
+    else:
+        _advance(memory, replica, end_s)
+
+
+@njit
+def _deliver(memory: int, at_s: float) -> None:
+    """A KV cache arrives: its request queues at a decode replica, or fails if there is none."""
+    slot = common_in(memory).transfers
+    old = facts_in(memory)[slot].replica
+    replica = destination(memory, slot)
+    _advance(memory, old, at_s)
+    leave(memory, slot)
+    if replica == NONE:
+        aborted(memory, slot, at_s, FAILED)
+    else:
+        _advance(memory, replica, at_s)
+        moved(memory, slot, replica, at_s)
+        sequence = sequences_in(memory)[slot]
+        facts_in(memory)[slot].received = sequence.computed
+        sequence.computed = 0
+        sequence.scheduled = 0
+        sequence.hashes = 0
+        push_back(memory, replica, slot)
+        replicas_in(memory)[replica].try_admission = 1
+        _wake(memory, replica, at_s)
+    if replicas_in(memory)[old].phase == DRAINING and not at_work(memory, old):
+        retire(memory, old, at_s)
+    elif replicas_in(memory)[old].waiting > 0:
+        _wake(memory, old, at_s)
+
+
+@njit
+def _wake(memory: int, replica: int, at_s: float) -> None:
+    """There is something new to do."""
+    owner = replicas_in(memory)[replica]
+    if owner.iteration_end_s == np.inf or owner.stages > 1:
+        begin(memory, replica, at_s)
 
 
 @njit
@@ -520,7 +571,9 @@ def _cancel_at(memory: int, slot: int, at_s: float) -> None:
 @njit
 def _remove(memory: int, replica: int, slot: int) -> None:
     """Take a request out of the batch or the queue and free its memory."""
-    if facts_in(memory)[slot].batch != NONE:
+    if sequences_in(memory)[slot].state == MOVING:
+        leave(memory, slot)
+    elif facts_in(memory)[slot].batch != NONE:
         remove_in_flight(memory, replica, slot)
         release(memory, replica, slot)
     elif sequences_in(memory)[slot].state == RUNNING:
@@ -543,6 +596,13 @@ def _abort_all(memory: int, replica: int, at_s: float, status: int) -> None:
         slot = run_in(memory)[replica, owner.running - 1]
         _remove(memory, replica, slot)
         aborted(memory, slot, at_s, status)
+    slot = common_in(memory).transfers
+    while owner.moving > 0:
+        following = sequences_in(memory)[slot].next
+        if facts_in(memory)[slot].replica == replica:
+            _remove(memory, replica, slot)
+            aborted(memory, slot, at_s, status)
+        slot = following
     while owner.waiting > 0:
         slot = first_waiting(memory, replica)
         _remove(memory, replica, slot)

@@ -97,7 +97,7 @@ def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     total = sequence.prompt + sequence.produced
     shared_tokens = hits * owner.entry_tokens
     # At least one token is computed, to have something to sample from.
-    known = min(shared_tokens + span * owner.block_tokens, total - 1)
+    known = min(max(shared_tokens + span * owner.block_tokens, facts.received), total - 1)
     chunk = min(total - known, budget)
     private = blocks_for(known + chunk - shared_tokens, owner.block_tokens)
     if private + idle * owner.entry_blocks > owner.kv_blocks - owner.held_blocks:
@@ -106,6 +106,7 @@ def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     for k in range(hits):
         _use(memory, replica, find(memory, replica, hashes_in(memory)[sequence.hash_start + k]))
     take(memory, replica, private)
+    facts.received = 0
     sequence.shared = hits
     sequence.private_blocks = private
     sequence.computed = known

@@ -57,6 +57,10 @@ CLUSTER = np.dtype(
         ("coupled", "i8"),  # replicas affect each other: all is played in order of time
         ("priority_preemption", "i8"),
         ("adapter_load_s", "f8"),
+        # Transfers of KV caches (`disaggregation.py`).
+        ("transfers", "i8"),  # the slot that arrives first
+        ("transfer_latency_s", "f8"),
+        ("transfer_token_s", "f8"),
     ],
     align=True,
 )
@@ -122,11 +126,16 @@ REPLICA = np.dtype(
         ("stages", "i8"),
         ("pipeline_hop_s", "f8"),
         ("in_flight", "i8"),  # sequences in stages
+        # Disaggregation (`disaggregation.py`).
+        ("role", "i8"),
+        ("moving", "i8"),  # sequences whose KV cache is on its way from here
     ],
     align=True,
 )
 SERVING, DRAINING, STARTING, GONE = range(4)
 """Phases of a replica; a broken one is SERVING and not healthy."""
+BOTH, PREFILL, DECODE = range(3)
+"""Roles of a replica."""
 FAIL, RECOVER, DRAIN, START, SLOW = range(5)
 """Kinds of scheduled changes."""
 
@@ -176,7 +185,7 @@ SEQUENCE = np.dtype(
     ],
     align=True,
 )
-FREE, WAITING, RUNNING = 0, 1, 2
+FREE, WAITING, RUNNING, MOVING = range(4)
 
 FACTS = np.dtype(
     [  # What only events touch, by the same slot.
@@ -198,6 +207,9 @@ FACTS = np.dtype(
         ("span_shared", "i8"),  # prefix blocks before them
         ("span_next", "i8"),
         ("span_previous", "i8"),
+        ("arrives_s", "f8"),  # its KV cache, at a decode replica
+        ("received", "i8"),  # tokens of it
+        ("target", "i8"),  # decode replica that was named, or NONE
         ("batch", "i8"),  # that it is in flight with, or NONE
         ("deadline_s", "f8"),  # of the first token; infinite: the client waits for ever
     ],

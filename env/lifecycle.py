@@ -23,6 +23,7 @@ from steersman.env.adapters import forget_adapters
 from steersman.env.jit import njit
 from steersman.env.kv import evict
 from steersman.env.layout import (
+    DECODE,
     DRAINING,
     GONE,
     NONE,
@@ -83,7 +84,7 @@ def schedule(changes: Sequence[ReplicaChange], replicas: int) -> NDArray[Any]:
 def at_work(memory: int, replica: int) -> bool:
     """Whether a replica holds any request."""
     owner = replicas_in(memory)[replica]
-    return bool(owner.running + owner.waiting + owner.in_flight > 0)
+    return bool(owner.running + owner.waiting + owner.in_flight + owner.moving > 0)
 
 
 @njit
@@ -149,9 +150,12 @@ def lose(memory: int, replica: int) -> None:
 
 @njit
 def tell(memory: int, replica: int) -> None:
-    """The router learns at once whether a replica is up and whether it drains."""
+    """The router learns at once whether a replica is up and whether it drains.
+
+    A decode replica takes nothing from it, and looks to it as if it were down.
+    """
     owner = replicas_in(memory)[replica]
-    up = owner.healthy == 1 and owner.phase <= DRAINING
+    up = owner.healthy == 1 and owner.phase <= DRAINING and owner.role != DECODE
     ledger_in(memory)[replica, _HEALTHY] = 1.0 if up else 0.0
     ledger_in(memory)[replica, _DRAINING] = 1.0 if owner.phase == DRAINING else 0.0
 

@@ -88,6 +88,7 @@ class Memory:
         cluster["unborn"] = trace.children
         cluster["pending"] = at.NONE
         cluster["free_slot"] = at.NONE
+        cluster["transfers"] = at.NONE
         cluster["prefix_cache"] = prefix_cache
         cluster["next_change_s"] = np.inf
         if changes is not None and len(changes):

@@ -64,6 +64,8 @@ def step(memory: int, replica: int) -> None:
         _land(memory, replica, pipe.landed)
         pipe.landed += 1
         end_iteration(memory, replica)
+        for i in range(owner.running):  # Until the next batch is planned they compute nothing.
+            sequences_in(memory)[run_in(memory)[replica, i]].scheduled = 0
     begin(memory, replica, at_s)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from steersman.traces.errors import ConfigError, TraceError
-from steersman.traces.schema import ReplicaSpec, SharedGpu
+from steersman.traces.schema import Disaggregation, ReplicaSpec, SharedGpu
 from steersman.traces.trace import Trace
 
 LARGEST_SHARE = 0.7
@@ -37,6 +37,33 @@ def check_sharing(replicas: Sequence[ReplicaSpec], sharing: Sequence[SharedGpu])
             placed.add(replica)
         _check_numbers(gpu, what)
         _check_memory(gpu, [replicas[replica] for replica in gpu.replicas], what)
+
+
+def check_roles(replicas: Sequence[ReplicaSpec], split: Disaggregation) -> None:
+    """Refuse a division of labour that cannot work.
+
+    Raises:
+        ConfigError: a replica is unknown or has two roles, a role has none, or transfers would not end.
+    """
+    for role, members in (("prefill", split.prefill), ("decode", split.decode)):
+        if not members:
+            raise ConfigError(f"disaggregation: '{role}' is empty; name at least one replica")
+        for replica in members:
+            if not 0 <= replica < len(replicas):
+                raise ConfigError(
+                    f"disaggregation: {role} replica {replica} is not in 0..{len(replicas) - 1}"
+                )
+    both = sorted(set(split.prefill) & set(split.decode))
+    if both:
+        raise ConfigError(
+            f"disaggregation: replica {both[0]} is in 'prefill' and in 'decode'; "
+            "one that is in neither does both"
+        )
+    if not (split.bandwidth_gb_s > 0 and 0 <= split.latency_s < float("inf")):
+        raise ConfigError(
+            f"disaggregation: bandwidth_gb_s = {split.bandwidth_gb_s} must be positive and "
+            f"latency_s = {split.latency_s} 0 or more"
+        )
 
 
 def check_window(replicas: Sequence[ReplicaSpec], trace: Trace) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from steersman.env.conditions import (
     AdapterSettings,
+    DisaggregationSettings,
     EventSettings,
     SharingSettings,
     cold_start_s,
@@ -20,7 +21,7 @@ from steersman.env.conditions import (
 )
 from steersman.env.conversations import with_conversations
 from steersman.env.lifecycle import schedule
-from steersman.env.placement import check_sharing, check_window
+from steersman.env.placement import check_roles, check_sharing, check_window
 from steersman.env.profiles import load_profile, with_limits
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
@@ -94,6 +95,9 @@ class ScenarioSettings(Settings):
         default=None, description="What LoRA adapters cost; none: nothing."
     )
     sharing: list[SharingSettings] = Field(default=[], description="Replicas that share a GPU.")
+    disaggregation: DisaggregationSettings | None = Field(
+        default=None, description="Prefill and decode on different replicas; none: together."
+    )
     saturation_rps: float | None = Field(
         default=None, gt=0, description="Requests per second at saturation; none: measured when needed."
     )
@@ -119,10 +123,13 @@ def load_scenario(path_or_name: str | Path) -> Scenario:
         priority_preemption=settings.priority_preemption,
         adapters=settings.adapters,
         sharing=settings.sharing,
+        disaggregation=settings.disaggregation,
     )
     try:
         schedule(operated.changes, len(replicas))
         check_sharing(replicas, operated.sharing)
+        if operated.disaggregation is not None:
+            check_roles(replicas, operated.disaggregation)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     overlay = settings.conversations

@@ -14,10 +14,12 @@ import numpy as np
 
 from steersman.env.account import finished, first_token
 from steersman.env.adapters import adapter_fits, use_adapter
+from steersman.env.disaggregation import depart
 from steersman.env.jit import njit
 from steersman.env.kv import attach, grow, release, release_remembered, share
 from steersman.env.layout import (
     NONE,
+    PREFILL,
     RUNNING,
     adapters_in,
     common_in,
@@ -77,6 +79,8 @@ def end_iteration(memory: int, replica: int) -> None:
         if done:
             release(memory, replica, slot)
             finished(memory, slot, at_s)
+        elif sequence.produced == 1 and owner.role == PREFILL:
+            depart(memory, replica, slot, at_s)
         else:
             run[kept] = slot
             kept += 1

@@ -327,6 +327,17 @@ class SharedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Disaggregation:
+    """Prefill and decode on different replicas: see `env/disaggregation.py`."""
+
+    prefill: tuple[int, ...]
+    decode: tuple[int, ...]
+    bandwidth_gb_s: float = 25.0
+    """Of a transfer of KV cache, gigabytes a second. The default is a network of 200 Gbit/s."""
+    latency_s: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     """How a pool is operated, and what befalls it."""
 
@@ -340,6 +351,8 @@ class Conditions:
     adapters: Adapters | None = None
     """None: adapters cost nothing."""
     sharing: tuple[SharedGpu, ...] = ()
+    disaggregation: Disaggregation | None = None
+    """None: every replica does both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,11 @@ def check_memory(memory: Memory) -> None:
         batch = [int(slot) for slot in memory.run[r, : owner["running"]]]
         assert len(batch) <= owner["max_num_seqs"]
         batch += [int(slot) for slot in memory.flight[r, : owner["in_flight"]]]
+        moving = (sequences["state"] == at.MOVING) & (facts["replica"] == r)
+        assert moving.sum() == owner["moving"]
         assert len(set(batch)) == len(batch)
         assert all(sequences["state"][slot] == at.RUNNING for slot in batch)
+        batch += np.flatnonzero(moving).tolist()
         queued = [slot for priority in range(at.PRIORITIES) for slot in _queue(memory, r, priority)]
         assert len(queued) == owner["waiting"]
         assert all(sequences["state"][slot] == at.WAITING for slot in queued)
@@ -81,8 +84,11 @@ def check_memory(memory: Memory) -> None:
             held += sequences["private_blocks"][slot] * owner["block_tokens"]
             assert held >= sequences["computed"][slot] + sequences["scheduled"][slot]
     busy = int((sequences["state"] != at.FREE).sum())
-    assert busy == int(sum(memory.replicas[key].sum() for key in ("running", "waiting", "in_flight")))
+    assert busy == int(sum(memory.replicas[key].sum() for key in _HELD))
     assert busy == len(sequences) - memory.free_slots
+
+
+_HELD = ("running", "waiting", "in_flight", "moving")
 
 
 def _queue(memory: Memory, replica: int, priority: int) -> list[int]:

@@ -44,13 +44,12 @@ class PlainEngine:
     def run(self) -> None:
         now_s = 0.0
         while self.arrivals or self.waiting or self.running:
+            while self.arrivals and self.arrivals[0].arrival_s < now_s:
+                self.waiting.append(self.arrivals.pop(0))
             if not self.waiting and not self.running:
-                now_s = max(now_s, self.arrivals[0].arrival_s)
+                now_s = self.arrivals[0].arrival_s
                 # Whoever comes first to an idle engine starts an iteration alone.
                 self.waiting.append(self.arrivals.pop(0))
-            else:
-                while self.arrivals and self.arrivals[0].arrival_s < now_s:
-                    self.waiting.append(self.arrivals.pop(0))
             self.schedule()
             now_s += self.duration_s()
             self.produce(now_s)
