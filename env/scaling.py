@@ -152,7 +152,8 @@ class Scaling:
     def effect(self, action: int) -> int:
         """By how many replicas an action would change the desired number now.
 
-        Nothing during the cooldown; otherwise as much of it as minimum, maximum and budget allow.
+        Nothing during the cooldown; otherwise as much of it as minimum, maximum and budget allow. Where
+        replicas went on their own, any action brings their number back to the minimum.
         """
         desired = self.desired
         wanted = min(max(desired + self.rules.changes[action], self.rules.minimum), self._maximum)
