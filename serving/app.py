@@ -26,6 +26,7 @@ from steersman.serving.headers import DECISION_HEADER
 from steersman.serving.intake import ClientGone, find_pool, read_request, understand
 from steersman.serving.interrupt import Interrupt, Reason
 from steersman.serving.parts import Parts, build_parts
+from steersman.serving.pool import Pool
 from steersman.serving.router import new_request_id
 from steersman.traces.schema import Status
 
@@ -53,6 +54,7 @@ def create_app(settings: RouterSettings) -> Starlette:
         routes=[
             *completions,
             Route("/v1/models", pages.models),
+            Route("/v1/models/{model:path}", pages.model),  # names may have slashes
             Route("/health", pages.health),
             Route("/metrics", pages.metrics),
         ],
@@ -130,14 +132,15 @@ class Pages:
 
     async def models(self, request: HttpRequest) -> Response:  # noqa: ARG002
         """Every model that some backend serves, as OpenAI lists them."""
-        fleet = self._parts.fleet
-        entries = []
-        for model, pool in fleet.pools.items():
-            told = next((r.cards[model] for r in pool.replicas if model in r.cards), {})
-            entries.append(
-                {"id": model, "object": "model", "created": 0, "owned_by": "steersman"} | told
-            )
-        return JSONResponse({"object": "list", "data": entries})
+        pools = self._parts.fleet.pools.values()
+        return JSONResponse({"object": "list", "data": [_model_card(pool) for pool in pools]})
+
+    async def model(self, request: HttpRequest) -> Response:
+        """One of them."""
+        try:
+            return JSONResponse(_model_card(find_pool(self._parts.fleet, request.path_params["model"])))
+        except ApiError as error:
+            return Response(error.body, error.status, dict(_decoded(error.headers)))
 
     async def health(self, request: HttpRequest) -> Response:  # noqa: ARG002
         """200 while some replica takes requests, 503 otherwise."""
@@ -148,6 +151,16 @@ class Pages:
         """The Prometheus page."""
         page = self._parts.metrics.page()
         return Response(page, headers={"content-type": M.CONTENT_TYPE})
+
+
+def _model_card(pool: Pool) -> dict[str, Any]:
+    """What OpenAI says of a model, with what a backend says of it."""
+    told = next((r.cards[pool.model] for r in pool.replicas if pool.model in r.cards), {})
+    return {"id": pool.model, "object": "model", "created": 0, "owned_by": "steersman"} | told
+
+
+def _decoded(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(name.decode(), value.decode()) for name, value in headers]
 
 
 async def _watch_client(receive: Receive, interrupt: Interrupt) -> None:

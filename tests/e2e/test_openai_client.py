@@ -18,6 +18,7 @@ def client(router: Router) -> Iterator[openai.OpenAI]:
 
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
 
 
 def test_a_chat(client: openai.OpenAI, backends: Backends) -> None:

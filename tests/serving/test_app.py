@@ -222,6 +222,10 @@ async def test_models_are_those_of_all_backends() -> None:
             told = orjson.loads(page)
             assert told["object"] == "list"
             assert {card["id"]: card["owned_by"] for card in told["data"]} == {"m": "b0", "other": "b1"}
+            _, one = await router.get("/v1/models/other")
+            assert orjson.loads(one) == told["data"][1]
+            status, none = await router.get("/v1/models/meta/none")
+            assert (status, error_of(none)["code"]) == (404, "model_not_found")
             _, _, headers = await router.post(chat() | {"model": "other"})
             assert headers["x-steersman-replica"] == "b1"
 
