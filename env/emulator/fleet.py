@@ -19,6 +19,7 @@ import yaml
 
 from steersman.env.emulator.server import GRACE_S, bind
 from steersman.env.emulator.settings import EmulatorSettings
+from steersman.env.profiles import ProfileSettings
 from steersman.traces.errors import BackendError
 from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
 
@@ -163,7 +164,8 @@ def write_profile(profile: HardwareProfile, folder: Path) -> Path:
     model = folder / "model.yaml"
     model.write_text(yaml.safe_dump(asdict(profile.model)), encoding="utf-8")
     path = folder / "profile.yaml"
-    path.write_text(yaml.safe_dump({**asdict(profile), "model": str(model)}), encoding="utf-8")
+    settings = ProfileSettings.model_validate({**asdict(profile), "model": str(model)})
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json")), encoding="utf-8")
     return path
 
 
