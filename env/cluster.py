@@ -53,6 +53,8 @@ class Cluster:
         staleness: of the scraped metrics.
         prefix_cache: whether engines keep and share prefixes; a trace without hashes shares nothing.
         seed: of everything random, which is the times and losses of scrapes.
+        stepped: play every iteration by itself; None and False play many at once where nothing happens
+            in between, with the same results.
 
     The same arguments and the same choices give the same outcomes, bit for bit.
 
@@ -72,6 +74,7 @@ class Cluster:
         staleness: Staleness | None = None,
         prefix_cache: bool = True,
         seed: int = 0,
+        stepped: bool | None = None,
     ) -> None:
         staleness = staleness or Staleness()
         _check(replicas, staleness)
@@ -88,6 +91,7 @@ class Cluster:
             prefix_cache=prefix_cache,
             seed=seed,
             slots=min(FIRST_SLOTS, max(len(trace), 1)),
+            stepped=bool(stepped),
         )
         self._believed: PrefixIndex | None = None
         if prefix_cache and len(trace.block_hashes):

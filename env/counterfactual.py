@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env.engine import dispatch, drain, next_request
+from steersman.env.agenda import set_due
 from steersman.env.jit import njit
 from steersman.env.layout import NONE, common_in, replicas_in, trace_in
 from steersman.env.memory import Memory
@@ -149,4 +150,7 @@ def _freeze_others(memory: int, kept: int) -> None:
             replicas[replica].next_scrape_s = np.inf
             replicas[replica].running = 0
             replicas[replica].waiting = 0
+            replicas[replica].leaping = 0
+            replicas[replica].decoding = 0
+            set_due(memory, replica, np.inf)
             replicas[replica].cost_rate = 0.0

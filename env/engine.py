@@ -1,10 +1,12 @@
 """The engine of a cluster: what happens between two decisions, in order of time.
 
 All functions take the address of a cluster's buffer (`layout.py`). Replicas do not affect each other
-between decisions, so each is advanced on its own; only while a session's next turn depends on an answer
-that is still being produced are all iterations of the cluster played in order of time.
+between decisions, so each is advanced on its own, and only when something is due on it (`agenda.py`);
+while a session's next turn depends on an answer that is still being produced, the cluster's events are
+played in order of time.
 
-This engine steps through every iteration. Nothing outside the compiled modules relies on that.
+Iterations are stepped through (`scheduler.py`) or, where that changes nothing, played many at a time
+(`leap.py`). Nothing outside the compiled modules relies on which.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from steersman.env.account import (
     dispatched,
     refused,
 )
+from steersman.env.agenda import first_due, next_due_s, set_due
 from steersman.env.jit import compiled, njit
 from steersman.env.kv import evict, forget_span, release
 from steersman.env.layout import (
@@ -40,8 +43,9 @@ from steersman.env.layout import (
     sequences_in,
     trace_in,
 )
+from steersman.env.leap import begin, due_s, leave, step
 from steersman.env.queues import first_waiting, push_back, remove_waiting, take_slot
-from steersman.env.scheduler import begin_iteration, end_iteration, remove_running
+from steersman.env.scheduler import remove_running
 from steersman.predictors import ledger as plain_ledger
 
 _on_scrape = compiled(plain_ledger).on_scrape
@@ -54,13 +58,14 @@ def next_request(memory: int) -> int:
     cluster = common_in(memory)
     while True:
         at_s, from_heap = _next_arrival(memory)
-        if cluster.unborn == 0:
+        if cluster.unborn == 0 or next_due_s(memory) > at_s:
             break
-        replica = _first_to_end(memory)
-        end_s = replicas_in(memory)[replica].iteration_end_s
-        if end_s > at_s or end_s == np.inf:
+        if at_s == np.inf and not _any_runs(memory):
             break
-        _advance(memory, replica, end_s)
+        replica = first_due(memory)
+        due = next_due_s(memory)
+        _advance(memory, replica, due)
+        set_due(memory, replica, max(due_s(memory, replica), due))
     if at_s == np.inf:
         return NONE
     row = _pop_birth(memory) if from_heap else roots_in(memory)[cluster.next_root]
@@ -68,8 +73,11 @@ def next_request(memory: int) -> int:
         cluster.next_root += 1
     cluster.now_s = at_s
     cluster.pending = row
-    for replica in range(replicas_in(memory).shape[0]):
+    after_s = np.nextafter(at_s, np.inf)
+    while next_due_s(memory) <= at_s:
+        replica = first_due(memory)
         _advance(memory, replica, at_s)
+        set_due(memory, replica, max(due_s(memory, replica), after_s))
     return row
 
 
@@ -132,11 +140,14 @@ def dispatch(
     facts.preemptions = 0
     facts.span_blocks = 0
     facts.span_shared = 0
+    if owner.fast == 1:
+        _advance(memory, replica, cluster.now_s)
     dispatched(memory, slot, cluster.now_s)
     push_back(memory, replica, slot)
     owner.try_admission = 1
     if owner.iteration_end_s == np.inf:
-        begin_iteration(memory, replica, cluster.now_s)
+        begin(memory, replica, cluster.now_s)
+    set_due(memory, replica, due_s(memory, replica))
     return slot
 
 
@@ -153,7 +164,7 @@ def advance_to(memory: int, at_s: float) -> bool:
             if events_in(memory).shape[0] - cluster.events < owner.running:
                 return False
             cluster.now_s = max(cluster.now_s, owner.iteration_end_s)
-            _step(memory, replica)
+            step(memory, replica, owner.iteration_end_s)
     if at_s < np.inf:
         cluster.now_s = max(cluster.now_s, at_s)
     return True
@@ -163,6 +174,7 @@ def advance_to(memory: int, at_s: float) -> bool:
 def cancel(memory: int, slot: int) -> None:
     """The client went away: free what the request holds now. A running iteration takes its time."""
     replica = facts_in(memory)[slot].replica
+    _settle(memory, replica)
     _remove(memory, replica, slot)
     aborted(memory, slot, common_in(memory).now_s, CANCELLED)
     owner = replicas_in(memory)[replica]
@@ -172,11 +184,13 @@ def cancel(memory: int, slot: int) -> None:
 @njit
 def fail(memory: int, replica: int) -> None:
     """A replica breaks: all it holds fails, its caches are lost, it accepts nothing."""
+    _settle(memory, replica)
     _abort_all(memory, replica, common_in(memory).now_s, FAILED)
     owner = replicas_in(memory)[replica]
     owner.iteration_end_s = np.inf
     evict(memory, replica, owner.cached_blocks)
     owner.healthy = 0
+    set_due(memory, replica, due_s(memory, replica))
     ledger_in(memory)[replica, _HEALTHY] = 0.0
 
 
@@ -185,6 +199,14 @@ def recover(memory: int, replica: int) -> None:
     """A replica is back, empty."""
     replicas_in(memory)[replica].healthy = 1
     ledger_in(memory)[replica, _HEALTHY] = 1.0
+
+
+@njit
+def settle(memory: int) -> None:
+    """Bring every replica to the present, and write down its batch sequence by sequence."""
+    for replica in range(replicas_in(memory).shape[0]):
+        _settle(memory, replica)
+        set_due(memory, replica, due_s(memory, replica))
 
 
 @njit
@@ -199,8 +221,9 @@ def drain(memory: int, drain_s: float) -> None:
     for replica in range(replicas_in(memory).shape[0]):
         owner = replicas_in(memory)[replica]
         while owner.iteration_end_s <= until_s and owner.iteration_end_s < np.inf:
-            last_s = max(last_s, owner.iteration_end_s)
-            _advance(memory, replica, owner.iteration_end_s)
+            _advance(memory, replica, min(max(due_s(memory, replica), owner.iteration_end_s), until_s))
+            last_s = max(last_s, owner.ended_s)
+        leave(memory, replica, 1)
         if owner.running + owner.waiting > 0:
             last_s = until_s
     cluster.now_s = last_s
@@ -252,7 +275,7 @@ def _advance(memory: int, replica: int, until_s: float) -> None:
         if owner.iteration_end_s <= owner.next_scrape_s:
             if owner.iteration_end_s > until_s:
                 return
-            _step(memory, replica)
+            step(memory, replica, min(until_s, owner.next_scrape_s))
         else:
             if owner.next_scrape_s > until_s:
                 return
@@ -260,10 +283,10 @@ def _advance(memory: int, replica: int, until_s: float) -> None:
 
 
 @njit
-def _step(memory: int, replica: int) -> None:
-    at_s = replicas_in(memory)[replica].iteration_end_s
-    end_iteration(memory, replica)
-    begin_iteration(memory, replica, at_s)
+def _settle(memory: int, replica: int) -> None:
+    if replicas_in(memory)[replica].fast == 1:
+        _advance(memory, replica, common_in(memory).now_s)
+        leave(memory, replica, 1)
 
 
 @njit
@@ -338,13 +361,12 @@ def _pop_birth(memory: int) -> int:
 
 
 @njit
-def _first_to_end(memory: int) -> int:
-    """The replica whose iteration ends first."""
-    best = 0
-    for replica in range(1, replicas_in(memory).shape[0]):
-        if replicas_in(memory)[replica].iteration_end_s < replicas_in(memory)[best].iteration_end_s:
-            best = replica
-    return best
+def _any_runs(memory: int) -> bool:
+    """Whether anything is still being computed."""
+    for replica in range(replicas_in(memory).shape[0]):
+        if replicas_in(memory)[replica].iteration_end_s < np.inf:
+            return True
+    return False
 
 
 @njit

@@ -85,6 +85,14 @@ REPLICA = np.dtype(
         ("span_head", "i8"),  # oldest preempted sequence that is remembered
         ("span_tail", "i8"),
         ("free_entry", "i8"),
+        # Leaping (`leap.py`).
+        ("fast", "i8"),  # 1: it may leap
+        ("leaping", "i8"),  # 1: decoding sequences are kept in `ends`, relative to the counter
+        ("count", "i8"),  # iterations begun while it leaped
+        ("joined", "i8"),  # sequences that started to decode
+        ("decoding", "i8"),  # of those running; 0 while it steps
+        ("context", "i8"),  # tokens the decoding ones will attend to in the next iteration
+        ("ended_s", "f8"),  # end of the last iteration that was stepped
         # Scrapes.
         ("next_scrape_s", "f8"),
         ("scrapes", "i8"),
@@ -173,6 +181,8 @@ OUTCOME = np.dtype(
     align=True,
 )
 
+END = np.dtype([("key", "i8"), ("slot", "i8")], align=True)
+"""key: the iteration at whose end a sequence ends, times 2^32, plus its turn among equals."""
 BIRTH = np.dtype([("at_s", "f8"), ("row", "i8")], align=True)
 EVENT = np.dtype([("at_s", "f8"), ("slot", "i8"), ("finished", "i8")], align=True)
 
@@ -199,6 +209,8 @@ H_REPLICAS, H_SLOTS, H_ROWS, H_RUNNING, H_ENTRIES, H_TABLE, H_CHILDREN, H_EVENTS
 H_CLUSTER, H_REPLICA, H_LEDGER, H_SEQUENCE, H_FACTS, H_RUN, H_QUEUE, H_ENTRY, H_HASH = range(8, 17)
 H_BIRTH, H_EVENT, H_OUTCOME = range(17, 20)
 H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addresses, and sizes
+H_BINS, H_LEAVES = range(25, 27)  # two more sizes
+H_END, H_PHASE, H_DUE = range(27, 30)
 HEADER = 32
 
 
@@ -259,6 +271,27 @@ def run_in(memory: int) -> Any:
     """(n, most max_num_seqs): slots that run, in the order in which they were admitted."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_RUN]), (h[H_REPLICAS], h[H_RUNNING]), np.int32)
+
+
+@njit
+def ends_in(memory: int) -> Any:
+    """(n, most max_num_seqs) END: a heap of the sequences that decode, where a replica leaps."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_END]), (h[H_REPLICAS], h[H_RUNNING]), END)
+
+
+@njit
+def phases_in(memory: int) -> Any:
+    """(n, most block_tokens): decoding sequences by their tokens less the counter, modulo a block."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_PHASE]), (h[H_REPLICAS], h[H_BINS]), np.int32)
+
+
+@njit
+def due_in(memory: int) -> Any:
+    """(2 * leaves,): a tree of when each replica must be looked at next; see `agenda.py`."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_DUE]), (2 * h[H_LEAVES],), np.float64)
 
 
 @njit

@@ -42,6 +42,7 @@ class Memory:
         trace: kept alive as long as the memory is.
         slots: requests that can be in flight at once; `grow` adds more.
         events: room in the token log; 0 records no tokens.
+        stepped: play every iteration, even where many could be played at once.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Memory:
         seed: int,
         slots: int,
         events: int = 0,
+        stepped: bool = False,
     ) -> None:
         sharing = prefix_cache and trace.block_tokens > 0
         most_entries = 0
@@ -70,6 +72,8 @@ class Memory:
                 at.H_TABLE: 1 << (2 * most_entries + 1).bit_length(),
                 at.H_CHILDREN: trace.children,
                 at.H_EVENTS: events,
+                at.H_BINS: max(spec.profile.block_tokens for spec in replicas),
+                at.H_LEAVES: 1 << (len(replicas) - 1).bit_length(),
             }
         )
         cluster = self.cluster
@@ -95,6 +99,10 @@ class Memory:
             self.ledger[row] = L.new_row(spec.profile)
             L.on_scrape(self.ledger[row], 0.0, 0.0, 0.0, 0.0)
             self.replicas["next_scrape_s"][row] = rng.random() * staleness.scrape_interval_s
+            self.replicas["fast"][row] = events == 0 and not stepped and leaps(spec)
+        # Nothing is known to be due: each replica is looked at once.
+        self.due[: len(self.due) // 2 + len(replicas)] = -np.inf
+        self.due[len(self.due) // 2 + len(replicas) :] = np.inf
 
     @property
     def free_slots(self) -> int:
@@ -125,7 +133,7 @@ class Memory:
         old.trace = self.trace
         old._places = self._places
         old._adopt(self.buffer)
-        sizes = {key: int(old.header[key]) for key in range(at.H_EVENTS + 1)}
+        sizes = {key: int(old.header[key]) for key in _SIZES}
         sizes[at.H_SLOTS] = slots
         if events is not None:
             sizes[at.H_EVENTS] = events
@@ -133,7 +141,7 @@ class Memory:
             self.trace = trace
             sizes[at.H_ROWS] = len(trace.records)
         self._allocate(sizes)
-        for name in ("cluster", "replicas", "ledger", "run", "queue", "entries", "table", "births"):
+        for name in _KEPT:
             getattr(self, name)[...] = getattr(old, name)
         for name in ("sequences", "facts", "outcomes", "events"):
             getattr(self, name)[: len(getattr(old, name))] = getattr(old, name)
@@ -228,6 +236,21 @@ class Memory:
             replica["free_entry"] = 0 if count else at.NONE
 
 
+_SIZES = (*range(at.H_EVENTS + 1), at.H_BINS, at.H_LEAVES)
+_KEPT = (
+    "cluster",
+    "replicas",
+    "ledger",
+    "run",
+    "queue",
+    "entries",
+    "table",
+    "births",
+    "ends",
+    "phases",
+    "due",
+)
+"""Tables whose size does not depend on the requests in flight."""
 _TIMES = (
     "decode_base_s",
     "decode_seq_s",
@@ -247,6 +270,9 @@ _RARE = {
     "births": at.H_BIRTH,
     "events": at.H_EVENT,
     "outcomes": at.H_OUTCOME,
+    "ends": at.H_END,
+    "phases": at.H_PHASE,
+    "due": at.H_DUE,
 }
 _FREE_SLOTS = list(at.CLUSTER.names or ()).index("free_slots")
 _PENDING = list(at.CLUSTER.names or ()).index("pending")
@@ -254,8 +280,8 @@ _PENDING = list(at.CLUSTER.names or ()).index("pending")
 
 def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and type of each table, in the order in which they lie in the buffer."""
-    n, slots, rows, running, entries, table, children, events = (
-        int(h) for h in header[: at.H_EVENTS + 1]
+    n, slots, rows, running, entries, table, children, events, bins, leaves = (
+        int(header[key]) for key in _SIZES
     )
     return {
         at.H_CLUSTER: ((1,), at.CLUSTER),
@@ -270,7 +296,15 @@ def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dt
         at.H_BIRTH: ((children,), at.BIRTH),
         at.H_EVENT: ((events,), at.EVENT),
         at.H_OUTCOME: ((rows,), at.OUTCOME),
+        at.H_END: ((n, running), at.END),
+        at.H_PHASE: ((n, bins), np.dtype(np.int32)),
+        at.H_DUE: ((2 * leaves,), np.dtype(np.float64)),
     }
+
+
+def leaps(spec: ReplicaSpec) -> bool:
+    """Whether `leap.py` covers what a replica does: every running sequence gets a token each time."""
+    return spec.profile.max_batched_tokens >= spec.profile.max_num_seqs
 
 
 def _entries(spec: ReplicaSpec, block_tokens: int) -> int:

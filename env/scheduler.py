@@ -34,7 +34,7 @@ def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     owner = replicas_in(memory)[replica]
     budget, preempted = _continue_running(memory, replica)
     if not preempted and owner.waiting > 0:
-        _admit(memory, replica, budget)
+        admit(memory, replica, budget)
     if owner.running == 0:
         owner.iteration_end_s = np.inf
         return
@@ -163,7 +163,7 @@ def _preempt(memory: int, replica: int, index: int) -> None:
 
 
 @njit
-def _admit(memory: int, replica: int, budget: int) -> None:
+def admit(memory: int, replica: int, budget: int) -> None:
     """Admit from the queue until a slot, the budget or memory runs out; nobody overtakes."""
     owner = replicas_in(memory)[replica]
     while owner.try_admission == 1 and budget > 0 and owner.running < owner.max_num_seqs:
@@ -178,7 +178,7 @@ def _admit(memory: int, replica: int, budget: int) -> None:
         sequence = sequences_in(memory)[slot]
         sequence.state = RUNNING
         sequence.scheduled = chunk
-        run_in(memory)[replica, owner.running] = slot
+        run_in(memory)[replica, owner.running - owner.decoding] = slot
         owner.running += 1
         budget -= chunk
         _count_lookup(memory, replica, slot)
@@ -215,6 +215,15 @@ def _duration_s(memory: int, replica: int) -> float:
         elif tokens > 0:
             prefill += tokens
             prefill2 += tokens * (tokens + 2.0 * sequence.computed)
+    return batch_duration_s(memory, replica, decoding, context, prefill, prefill2)
+
+
+@njit
+def batch_duration_s(
+    memory: int, replica: int, decoding: int, context: int, prefill: int, prefill2: float
+) -> float:
+    """Of sequences that decode, with their context, and tokens of prefill with their squares."""
+    owner = replicas_in(memory)[replica]
     base_s = owner.decode_base_s
     if prefill > 0:
         prefill_s = (

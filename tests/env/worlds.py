@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from steersman.env import engine
 from steersman.env import layout as at
 from steersman.env.cluster import Cluster
 from steersman.env.memory import Memory
@@ -54,6 +55,7 @@ def play(cluster: Cluster, choices: NDArray[np.int64] | None = None) -> None:
 
 def check_memory(memory: Memory) -> None:
     """Every account of the engine agrees with every other."""
+    engine.settle(memory.address)
     sequences, facts = memory.sequences, memory.facts
     for r, owner in enumerate(memory.replicas):
         batch = [int(slot) for slot in memory.run[r, : owner["running"]]]
