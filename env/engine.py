@@ -140,6 +140,7 @@ def dispatch(
     facts.preemptions = 0
     facts.span_blocks = 0
     facts.span_shared = 0
+    facts.leaf = NONE
     if owner.fast == 1:
         _advance(memory, replica, cluster.now_s)
     dispatched(memory, slot, cluster.now_s)

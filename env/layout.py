@@ -51,6 +51,7 @@ CLUSTER = np.dtype(
         ("free_slots", "i8"),
         ("events", "i8"),  # written since they were last read
         ("prefix_cache", "i8"),
+        ("segments", "i8"),  # 1: runs of prefix blocks are kept (`segments.py`), not single ones
     ],
     align=True,
 )
@@ -152,17 +153,21 @@ FACTS = np.dtype(
         ("span_shared", "i8"),  # prefix blocks before them
         ("span_next", "i8"),
         ("span_previous", "i8"),
+        ("leaf", "i8"),  # last run of prefix blocks it uses
     ],
     align=True,
 )
 
 ENTRY = np.dtype(
-    [  # A prefix block in a replica's KV cache.
-        ("key", "i8"),
+    [  # A prefix block in a replica's KV cache, or a run of them (`segments.py`).
+        ("key", "i8"),  # hash of the first block
         ("users", "i4"),
         ("next", "i4"),  # in the LRU list, or the free list
         ("previous", "i4"),
-        ("padding", "i4"),
+        ("length", "i4"),  # blocks
+        ("start", "i8"),  # of a run: where its hashes are
+        ("parent", "i4"),  # of a run: the one before it
+        ("children", "i4"),  # of a run: those after it
     ],
     align=True,
 )

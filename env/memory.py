@@ -85,6 +85,7 @@ class Memory:
         cluster["pending"] = at.NONE
         cluster["free_slot"] = at.NONE
         cluster["prefix_cache"] = prefix_cache
+        cluster["segments"] = sharing and events == 0 and not stepped
         self._free(0)
         self.queue[:] = at.NONE
         self.outcomes["arrival_s"] = np.nan

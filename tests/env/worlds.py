@@ -67,14 +67,18 @@ def check_memory(memory: Memory) -> None:
         assert not any(sequences["private_blocks"][slot] for slot in queued)
         entries = _entries(memory, r) if owner["entry_tokens"] else {}
         users = {entry: int(memory.entries["users"][r, entry]) for entry in entries}
-        assert sum(users.values()) == sum(int(sequences["shared"][slot]) for slot in batch)
+        length = {entry: int(memory.entries["length"][r, entry]) for entry in entries}
+        assert all(blocks > 0 for blocks in length.values())
+        used = sum(users[entry] * length[entry] for entry in entries)
+        assert used == sum(int(sequences["shared"][slot]) for slot in batch)
         idle = _lru(memory, r)
         assert sorted(idle) == sorted(entry for entry, count in users.items() if count == 0)
-        used_entries = len(entries) - len(idle)
+        idle_blocks = sum(length[entry] for entry in idle)
+        used_entries = sum(length.values()) - idle_blocks
         private = sum(int(sequences["private_blocks"][slot]) for slot in batch)
         assert owner["held_blocks"] == private + used_entries * owner["entry_blocks"]
         remembered = sum(int(facts["span_blocks"][slot]) for slot in queued)
-        assert owner["cached_blocks"] == remembered + len(idle) * owner["entry_blocks"]
+        assert owner["cached_blocks"] == remembered + idle_blocks * owner["entry_blocks"]
         assert 0 <= owner["held_blocks"] + owner["cached_blocks"] <= owner["kv_blocks"]
         for slot in batch:
             held = sequences["shared"][slot] * owner["entry_tokens"]
