@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from steersman.env import engine
 from steersman.env import layout as at
+from steersman.env.belief import Belief
 from steersman.env.memory import Memory, StaticTrace
 from steersman.env.observation import observe
 from steersman.env.outcomes import OutcomeTable, outcome_table
 from steersman.env.requests import RequestTable, request_table
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.predictors.prefix_index import PrefixIndex
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Observation, ReplicaSpec, Staleness
 from steersman.traces.trace import Trace
@@ -84,20 +84,20 @@ class Cluster:
         self.table = request_table(
             trace, profiles, output_quantiles=output_quantiles, length_features=length_features
         )
+        static = _static(trace, self.table)
         self.memory = Memory(
             self.replicas,
-            _static(trace, self.table),
+            static,
             staleness=staleness,
             prefix_cache=prefix_cache,
             seed=seed,
             slots=min(FIRST_SLOTS, max(len(trace), 1)),
             stepped=bool(stepped),
         )
-        self._believed: PrefixIndex | None = None
+        self.belief: Belief | None = None
+        """Which prefixes the router believes to be where; None where nothing can match."""
         if prefix_cache and len(trace.block_hashes):
-            self._believed = PrefixIndex(
-                [spec.profile.kv_capacity_tokens // trace.block_tokens for spec in replicas]
-            )
+            self.belief = Belief(self.replicas, static)
         self._observed: tuple[int, Observation] | None = None
 
     @property
@@ -156,13 +156,13 @@ class Cluster:
     @property
     def shares_prefixes(self) -> bool:
         """Whether anything can match at all."""
-        return self._believed is not None
+        return self.belief is not None
 
     def match_tokens(self) -> NDArray[np.float64]:
         """Prompt tokens of the pending request believed to be cached on each replica, (replicas,)."""
-        if self._believed is None:
+        if self.belief is None:
             return np.zeros(len(self.replicas))
-        blocks = self._believed.match(self._hashes(self._pending_row()))
+        blocks = self.belief.match(self._pending_row())
         return blocks.astype(np.float64) * self.trace.block_tokens
 
     def dispatch(self, replica: int) -> None:
@@ -202,8 +202,8 @@ class Cluster:
 
     def believe(self, row: int, replica: int) -> None:
         """The router's belief that a replica holds the prefix it was sent."""
-        if self._believed is not None:
-            self._believed.insert(int(replica), self._hashes(row))
+        if self.belief is not None:
+            self.belief.insert(int(replica), row)
 
     def finish(self, drain_s: float = 600.0) -> None:
         """Arrivals stop; what is in flight has so many seconds to end, the rest is unfinished.
@@ -224,7 +224,7 @@ class Cluster:
         twin.trace = self.trace
         twin.table = self.table
         twin.memory = self.memory.copy()
-        twin._believed = None if self._believed is None else self._believed.copy()
+        twin.belief = None if self.belief is None else self.belief.copy()
         twin._observed = self._observed
         return twin
 
@@ -239,8 +239,8 @@ class Cluster:
             engine.recover(self.memory.address, replica)
         else:
             engine.fail(self.memory.address, replica)
-            if self._believed is not None:
-                self._believed.forget(replica)
+            if self.belief is not None:
+                self.belief.forget(replica)
         self._observed = None
 
     def _pending_row(self) -> int:
@@ -248,11 +248,6 @@ class Cluster:
         if row is None:
             raise RuntimeError("no request is pending; call next_request() first")
         return row
-
-    def _hashes(self, row: int) -> list[int]:
-        offsets = self.trace.block_offsets
-        hashes: list[int] = self.trace.block_hashes[offsets[row] : offsets[row + 1]].tolist()
-        return hashes
 
 
 def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness) -> None:

@@ -20,7 +20,7 @@ from steersman.env.account import (
     dispatched,
     refused,
 )
-from steersman.env.agenda import first_due, next_due_s, set_due
+from steersman.env.agenda import EVENTS, SCRAPES, first_due, next_due_s, set_due
 from steersman.env.jit import compiled, njit
 from steersman.env.kv import evict, forget_span, release
 from steersman.env.layout import (
@@ -55,17 +55,24 @@ _HEALTHY = plain_ledger.HEALTHY
 @njit
 def next_request(memory: int) -> int:
     """Advance to the next arrival and return its row; NONE when no more will arrive."""
+    row = _arrive(memory)
+    if row != NONE:
+        _catch_up(memory)
+    return row
+
+
+@njit
+def _arrive(memory: int) -> int:
+    """As `next_request`, but replicas are left where they are: nobody will look at them."""
     cluster = common_in(memory)
     while True:
         at_s, from_heap = _next_arrival(memory)
-        if cluster.unborn == 0 or next_due_s(memory) > at_s:
+        next_s = next_due_s(memory, EVENTS)
+        if cluster.unborn == 0 or next_s > at_s or next_s == np.inf:
             break
-        if at_s == np.inf and not _any_runs(memory):
-            break
-        replica = first_due(memory)
-        due = next_due_s(memory)
-        _advance(memory, replica, due)
-        set_due(memory, replica, max(due_s(memory, replica), due))
+        replica = first_due(memory, EVENTS)
+        _advance(memory, replica, next_s)
+        _enter_agenda(memory, replica, next_s)
     if at_s == np.inf:
         return NONE
     row = _pop_birth(memory) if from_heap else roots_in(memory)[cluster.next_root]
@@ -73,12 +80,19 @@ def next_request(memory: int) -> int:
         cluster.next_root += 1
     cluster.now_s = at_s
     cluster.pending = row
-    after_s = np.nextafter(at_s, np.inf)
-    while next_due_s(memory) <= at_s:
-        replica = first_due(memory)
-        _advance(memory, replica, at_s)
-        set_due(memory, replica, max(due_s(memory, replica), after_s))
     return row
+
+
+@njit
+def _catch_up(memory: int) -> None:
+    """Bring every replica on which something is due to the present."""
+    at_s = common_in(memory).now_s
+    after_s = np.nextafter(at_s, np.inf)
+    for tree in (EVENTS, SCRAPES):
+        while next_due_s(memory, tree) <= at_s:
+            replica = first_due(memory, tree)
+            _advance(memory, replica, at_s)
+            _enter_agenda(memory, replica, after_s)
 
 
 @njit
@@ -141,15 +155,23 @@ def dispatch(
     facts.span_blocks = 0
     facts.span_shared = 0
     facts.leaf = NONE
+    _accept(memory, replica, slot)
+    return slot
+
+
+@njit
+def _accept(memory: int, replica: int, slot: int) -> None:
+    """A replica gets a request; its iteration, if one is under way, goes on as it is."""
+    now_s = common_in(memory).now_s
+    owner = replicas_in(memory)[replica]
     if owner.fast == 1:
-        _advance(memory, replica, cluster.now_s)
-    dispatched(memory, slot, cluster.now_s)
+        _advance(memory, replica, now_s)
+    dispatched(memory, slot, now_s)
     push_back(memory, replica, slot)
     owner.try_admission = 1
     if owner.iteration_end_s == np.inf:
-        begin(memory, replica, cluster.now_s)
-    set_due(memory, replica, due_s(memory, replica))
-    return slot
+        begin(memory, replica, now_s)
+    _enter_agenda(memory, replica, now_s)
 
 
 @njit
@@ -191,7 +213,7 @@ def fail(memory: int, replica: int) -> None:
     owner.iteration_end_s = np.inf
     evict(memory, replica, owner.cached_blocks)
     owner.healthy = 0
-    set_due(memory, replica, due_s(memory, replica))
+    _enter_agenda(memory, replica, common_in(memory).now_s)
     ledger_in(memory)[replica, _HEALTHY] = 0.0
 
 
@@ -207,7 +229,7 @@ def settle(memory: int) -> None:
     """Bring every replica to the present, and write down its batch sequence by sequence."""
     for replica in range(replicas_in(memory).shape[0]):
         _settle(memory, replica)
-        set_due(memory, replica, due_s(memory, replica))
+        _enter_agenda(memory, replica, common_in(memory).now_s)
 
 
 @njit
@@ -258,13 +280,20 @@ def replay(memory: int, choices: NDArray[np.int64], output_p50: NDArray[np.float
     Stops early, to be called again, when no slot is free; returns the requests dispatched.
     """
     count = 0
-    while common_in(memory).free_slots > 0:
-        row = next_request(memory)
+    while True:
+        if common_in(memory).free_slots == 0:
+            _catch_up(memory)
+            if common_in(memory).free_slots == 0:
+                return count
+        row = _arrive(memory)
         if row == NONE:
             break
+        if choices[row] >= 0:
+            _advance(memory, choices[row], common_in(memory).now_s)
         prompt = float(trace_in(memory)[row].input_tokens)
         dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
         count += 1
+    _catch_up(memory)
     return count
 
 
@@ -272,6 +301,8 @@ def replay(memory: int, choices: NDArray[np.int64], output_p50: NDArray[np.float
 def _advance(memory: int, replica: int, until_s: float) -> None:
     """Play one replica's iterations and scrapes up to and including `until_s`."""
     owner = replicas_in(memory)[replica]
+    if owner.fast == 1 and owner.next_scrape_s <= until_s:
+        _skip_scrapes(memory, replica, until_s)
     while True:
         if owner.iteration_end_s <= owner.next_scrape_s:
             if owner.iteration_end_s > until_s:
@@ -293,16 +324,51 @@ def _settle(memory: int, replica: int) -> None:
 @njit
 def _scrape(memory: int, replica: int) -> None:
     """The router reads the engine's metrics, or fails to."""
-    cluster = common_in(memory)
     owner = replicas_in(memory)[replica]
     at_s = owner.next_scrape_s
     owner.scrapes += 1
-    lost = _uniform(cluster.seed, replica, 2 * owner.scrapes) < cluster.scrape_loss
-    if owner.healthy == 1 and not lost:
+    if owner.healthy == 1 and not _lost(memory, replica, owner.scrapes):
         usage = owner.held_blocks / owner.kv_blocks
         _on_scrape(ledger_in(memory)[replica], at_s, float(owner.running), float(owner.waiting), usage)
-    spread = 2.0 * _uniform(cluster.seed, replica, 2 * owner.scrapes + 1) - 1.0
-    owner.next_scrape_s = at_s + cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
+    owner.next_scrape_s = at_s + _interval_s(memory, replica, owner.scrapes)
+
+
+@njit
+def _skip_scrapes(memory: int, replica: int, until_s: float) -> None:
+    """Leave out all scrapes by `until_s` but the last that succeeds: it replaces what they found."""
+    owner = replicas_in(memory)[replica]
+    at_s = owner.next_scrape_s
+    scrapes = owner.scrapes
+    while at_s <= until_s:
+        if not _lost(memory, replica, scrapes + 1):
+            owner.next_scrape_s = at_s
+            owner.scrapes = scrapes
+        scrapes += 1
+        at_s += _interval_s(memory, replica, scrapes)
+
+
+@njit
+def _lost(memory: int, replica: int, number: int) -> bool:
+    cluster = common_in(memory)
+    return bool(
+        cluster.scrape_loss > 0.0 and _uniform(cluster.seed, replica, 2 * number) < cluster.scrape_loss
+    )
+
+
+@njit
+def _interval_s(memory: int, replica: int, number: int) -> float:
+    """Between a scrape and the next."""
+    cluster = common_in(memory)
+    spread = 2.0 * _uniform(cluster.seed, replica, 2 * number + 1) - 1.0
+    interval_s: float = cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
+    return interval_s
+
+
+@njit
+def _enter_agenda(memory: int, replica: int, after_s: float) -> None:
+    """Say when a replica must be looked at next, which is not before `after_s`."""
+    set_due(memory, EVENTS, replica, max(due_s(memory, replica), after_s))
+    set_due(memory, SCRAPES, replica, max(replicas_in(memory)[replica].next_scrape_s, after_s))
 
 
 @njit
@@ -359,15 +425,6 @@ def _pop_birth(memory: int) -> int:
     births[i].at_s = last_s
     births[i].row = last_row
     return row
-
-
-@njit
-def _any_runs(memory: int) -> bool:
-    """Whether anything is still being computed."""
-    for replica in range(replicas_in(memory).shape[0]):
-        if replicas_in(memory)[replica].iteration_end_s < np.inf:
-            return True
-    return False
 
 
 @njit

@@ -238,6 +238,18 @@ def _header(memory: int) -> Any:
 
 
 @njit
+def floats_at(address: int, count: int) -> Any:
+    """(count,) float32 outside the buffer."""
+    return _table(_pointer(address), (count,), np.float32)
+
+
+@njit
+def doubles_at(address: int, count: int) -> Any:
+    """(count,) float64 outside the buffer."""
+    return _table(_pointer(address), (count,), np.float64)
+
+
+@njit
 def common_in(memory: int) -> Any:
     """The CLUSTER record."""
     return _table(_pointer(memory + _header(memory)[H_CLUSTER]), (1,), CLUSTER)[0]
@@ -294,9 +306,9 @@ def phases_in(memory: int) -> Any:
 
 @njit
 def due_in(memory: int) -> Any:
-    """(2 * leaves,): a tree of when each replica must be looked at next; see `agenda.py`."""
+    """(2, 2 * leaves): trees of when each replica must be looked at next; see `agenda.py`."""
     h = _header(memory)
-    return _table(_pointer(memory + h[H_DUE]), (2 * h[H_LEAVES],), np.float64)
+    return _table(_pointer(memory + h[H_DUE]), (2, 2 * h[H_LEAVES]), np.float64)
 
 
 @njit

@@ -3,14 +3,14 @@
 While nothing arrives, ends or is prefilled, a batch of n decoding sequences stays the same: the times of
 its iterations form an arithmetic series (each attends to n tokens more than the last), and a whole
 stretch is played in closed form. A replica in this mode keeps a counter of its iterations. A sequence
-that starts to decode after iteration c with m tokens to go ends with iteration c + m: a heap of such ends
-stands for the loop over the batch. Its `computed` and `produced` are kept less the counter, so that they
-need no change, and their sum (`context`) grows by n. KV blocks taken over a stretch follow from how many
-sequences stand at which token of their last block (`phases`).
+that starts to decode after iteration c with m tokens to go ends with iteration c + m: a heap of such
+ends stands for the loop over the batch. Its `computed` and `produced` are kept less the counter, so
+that they need no change, and their sum (`context`) grows by n. KV blocks taken over a stretch follow
+from how many sequences stand at which token of their last block (`phases`).
 
-Only unfinished prefills are in the replica's batch list, in the order of admission; all that decode are
-older. A shortage of KV blocks, and whatever else needs the batch itself, ends the mode (`leave`): then the
-replica steps, and comes back (`_enter`) when there is memory to spare.
+Only unfinished prefills are in the replica's batch list, in the order of admission; all that decode
+are older. A shortage of KV blocks, and whatever else needs the batch itself, ends the mode (`leave`):
+then the replica steps, and comes back (`_enter`) when there is memory to spare.
 
 An iteration is on the books from its start: counter, context and blocks include the one that runs.
 """
@@ -30,7 +30,7 @@ from steersman.env.scheduler import admit, batch_duration_s, begin_iteration, en
 
 _TURNS = 32
 _ROOM = 4
-"""A replica leaps again once there are so many free blocks for each running sequence."""
+"""A replica leaps again once a block is free for every so many running sequences."""
 
 
 @njit
@@ -54,7 +54,7 @@ def begin(memory: int, replica: int, at_s: float) -> None:
     """Begin an iteration, in whichever mode fits; idle if there is nothing to do."""
     owner = replicas_in(memory)[replica]
     if owner.fast == 1:
-        if owner.leaping == 0 and owner.kv_blocks - owner.held_blocks >= _ROOM * owner.running:
+        if owner.leaping == 0 and _ROOM * (owner.kv_blocks - owner.held_blocks) >= owner.running:
             _enter(memory, replica)
         if owner.leaping == 1:
             if _begin(memory, replica, at_s):
@@ -65,14 +65,14 @@ def begin(memory: int, replica: int, at_s: float) -> None:
 
 @njit
 def due_s(memory: int, replica: int) -> float:
-    """When something may happen next that the replica's owner must know of; a bound from below."""
+    """When something may happen next that anyone outside would notice, apart from scrapes."""
     owner = replicas_in(memory)[replica]
     at_s = owner.iteration_end_s
     if owner.leaping == 1 and _steady(memory, replica):
         left = (ends_in(memory)[replica, 0].key >> _TURNS) - owner.count
         if left > 0 and _blocks(memory, replica, left) <= owner.kv_blocks - owner.held_blocks:
             at_s = _end_after_s(memory, replica, left)
-    return min(at_s, owner.next_scrape_s)
+    return float(at_s)
 
 
 @njit
@@ -299,7 +299,7 @@ def _end_after_s(memory: int, replica: int, count: int) -> float:
 
 @njit
 def _whole(memory: int, replica: int, until_s: float) -> int:
-    """Iterations after the current one that end by `until_s`: a root of the series' sum, rounded down."""
+    """Iterations after the current one that end by `until_s`: the root of a quadratic, rounded down."""
     owner = replicas_in(memory)[replica]
     left_s = until_s - owner.iteration_end_s
     half_s = 0.5 * owner.decode_context_s * owner.decoding

@@ -102,8 +102,9 @@ class Memory:
             self.replicas["next_scrape_s"][row] = rng.random() * staleness.scrape_interval_s
             self.replicas["fast"][row] = events == 0 and not stepped and leaps(spec)
         # Nothing is known to be due: each replica is looked at once.
-        self.due[: len(self.due) // 2 + len(replicas)] = -np.inf
-        self.due[len(self.due) // 2 + len(replicas) :] = np.inf
+        known = self.due.shape[1] // 2 + len(replicas)
+        self.due[:, :known] = -np.inf
+        self.due[:, known:] = np.inf
 
     @property
     def free_slots(self) -> int:
@@ -299,7 +300,7 @@ def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dt
         at.H_OUTCOME: ((rows,), at.OUTCOME),
         at.H_END: ((n, running), at.END),
         at.H_PHASE: ((n, bins), np.dtype(np.int32)),
-        at.H_DUE: ((2 * leaves,), np.dtype(np.float64)),
+        at.H_DUE: ((2, 2 * leaves), np.dtype(np.float64)),
     }
 
 
