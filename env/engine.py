@@ -246,9 +246,10 @@ def drain(memory: int, drain_s: float) -> None:
         while owner.iteration_end_s <= until_s and owner.iteration_end_s < np.inf:
             _advance(memory, replica, min(max(due_s(memory, replica), owner.iteration_end_s), until_s))
             last_s = max(last_s, owner.ended_s)
-        leave(memory, replica, 1)
         if owner.running + owner.waiting > 0:
             last_s = until_s
+            _advance(memory, replica, until_s)
+        leave(memory, replica, 1)
     cluster.now_s = last_s
     for replica in range(replicas_in(memory).shape[0]):
         _abort_all(memory, replica, last_s, UNFINISHED)
