@@ -14,14 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.env.account import (
-    aborted,
-    accrue,
-    dispatched,
-    refused,
-)
+from steersman.env.account import aborted, accrue, dispatched, refused
 from steersman.env.agenda import EVENTS, SCRAPES, first_due, next_due_s, set_due
-from steersman.env.jit import compiled, njit
+from steersman.env.jit import njit
 from steersman.env.kv import evict, forget_span, release
 from steersman.env.layout import (
     CANCELLED,
@@ -46,9 +41,9 @@ from steersman.env.layout import (
 from steersman.env.leap import begin, due_s, leave, step
 from steersman.env.queues import first_waiting, push_back, remove_waiting, take_slot
 from steersman.env.scheduler import remove_running
+from steersman.env.scrapes import scrape, skip_scrapes
 from steersman.predictors import ledger as plain_ledger
 
-_on_scrape = compiled(plain_ledger).on_scrape
 _HEALTHY = plain_ledger.HEALTHY
 
 
@@ -303,7 +298,7 @@ def _advance(memory: int, replica: int, until_s: float) -> None:
     """Play one replica's iterations and scrapes up to and including `until_s`."""
     owner = replicas_in(memory)[replica]
     if owner.fast == 1 and owner.next_scrape_s <= until_s:
-        _skip_scrapes(memory, replica, until_s)
+        skip_scrapes(memory, replica, until_s)
     while True:
         if owner.iteration_end_s <= owner.next_scrape_s:
             if owner.iteration_end_s > until_s:
@@ -312,7 +307,7 @@ def _advance(memory: int, replica: int, until_s: float) -> None:
         else:
             if owner.next_scrape_s > until_s:
                 return
-            _scrape(memory, replica)
+            scrape(memory, replica)
 
 
 @njit
@@ -323,64 +318,10 @@ def _settle(memory: int, replica: int) -> None:
 
 
 @njit
-def _scrape(memory: int, replica: int) -> None:
-    """The router reads the engine's metrics, or fails to."""
-    owner = replicas_in(memory)[replica]
-    at_s = owner.next_scrape_s
-    owner.scrapes += 1
-    if owner.healthy == 1 and not _lost(memory, replica, owner.scrapes):
-        usage = owner.held_blocks / owner.kv_blocks
-        _on_scrape(ledger_in(memory)[replica], at_s, float(owner.running), float(owner.waiting), usage)
-    owner.next_scrape_s = at_s + _interval_s(memory, replica, owner.scrapes)
-
-
-@njit
-def _skip_scrapes(memory: int, replica: int, until_s: float) -> None:
-    """Leave out all scrapes by `until_s` but the last that succeeds: it replaces what they found."""
-    owner = replicas_in(memory)[replica]
-    at_s = owner.next_scrape_s
-    scrapes = owner.scrapes
-    while at_s <= until_s:
-        if not _lost(memory, replica, scrapes + 1):
-            owner.next_scrape_s = at_s
-            owner.scrapes = scrapes
-        scrapes += 1
-        at_s += _interval_s(memory, replica, scrapes)
-
-
-@njit
-def _lost(memory: int, replica: int, number: int) -> bool:
-    cluster = common_in(memory)
-    return bool(
-        cluster.scrape_loss > 0.0 and _uniform(cluster.seed, replica, 2 * number) < cluster.scrape_loss
-    )
-
-
-@njit
-def _interval_s(memory: int, replica: int, number: int) -> float:
-    """Between a scrape and the next."""
-    cluster = common_in(memory)
-    spread = 2.0 * _uniform(cluster.seed, replica, 2 * number + 1) - 1.0
-    interval_s: float = cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
-    return interval_s
-
-
-@njit
 def _enter_agenda(memory: int, replica: int, after_s: float) -> None:
     """Say when a replica must be looked at next, which is not before `after_s`."""
     set_due(memory, EVENTS, replica, max(due_s(memory, replica), after_s))
     set_due(memory, SCRAPES, replica, max(replicas_in(memory)[replica].next_scrape_s, after_s))
-
-
-@njit
-def _uniform(seed: int, stream: int, index: int) -> float:
-    """The `index`-th number in [0, 1) of a stream: SplitMix64, so that order of use does not matter."""
-    z = np.uint64(seed) + np.uint64(stream + 1) * np.uint64(0xD1B54A32D192ED03)
-    z = z + np.uint64(index) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @njit
