@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.env.agenda import EVENTS, SCRAPES, set_due
 from steersman.env.engine import dispatch, drain, next_request
 from steersman.env.jit import njit
 from steersman.env.layout import NONE, common_in, replicas_in, trace_in
@@ -159,4 +160,8 @@ def _freeze_others(memory: int, kept: int) -> None:
             replicas[replica].running = 0
             replicas[replica].waiting = 0
             replicas[replica].in_flight = 0
+            replicas[replica].leaping = 0
+            replicas[replica].decoding = 0
+            set_due(memory, EVENTS, replica, np.inf)
+            set_due(memory, SCRAPES, replica, np.inf)
             replicas[replica].cost_rate = 0.0

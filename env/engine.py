@@ -1,10 +1,12 @@
 """The engine of a cluster: what happens between two decisions, in order of time.
 
 All functions take the address of a cluster's buffer (`layout.py`). Replicas do not affect each other
-between decisions, so each is advanced on its own; only while a session's next turn depends on an answer
-that is still being produced are all iterations of the cluster played in order of time.
+between decisions, so each is advanced on its own, and only when something is due on it (`agenda.py`);
+while a session's next turn depends on an answer that is still being produced, the cluster's events are
+played in order of time.
 
-This engine steps through every iteration. Nothing outside the compiled modules relies on that.
+Iterations are stepped through (`scheduler.py`) or, where that changes nothing, played many at a time
+(`leap.py`). Nothing outside the compiled modules relies on which.
 """
 
 from __future__ import annotations
@@ -12,15 +14,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.env.account import (
-    aborted,
-    accrue,
-    dispatched,
-    moved,
-    refused,
-)
+from steersman.env.account import aborted, accrue, dispatched, moved, refused
+from steersman.env.agenda import EVENTS, SCRAPES, first_due, next_due_s, set_due
 from steersman.env.disaggregation import destination, leave, next_arrival_s
-from steersman.env.jit import compiled, njit
+from steersman.env.jit import njit
 from steersman.env.kv import forget_span, release
 from steersman.env.layout import (
     CANCELLED,
@@ -46,7 +43,6 @@ from steersman.env.layout import (
     events_in,
     facts_in,
     flight_in,
-    ledger_in,
     outcomes_in,
     queue_in,
     replicas_in,
@@ -55,13 +51,14 @@ from steersman.env.layout import (
     sequences_in,
     trace_in,
 )
+from steersman.env.leap import begin as begin_leaping
+from steersman.env.leap import due_s, write_down
+from steersman.env.leap import step as step_leaping
 from steersman.env.lifecycle import at_work, drain_replica, lose, next_change, retire, start, tell
 from steersman.env.pipeline import begin, recall, remove_in_flight, step
 from steersman.env.queues import first_waiting, push_back, remove_waiting, take_slot
 from steersman.env.scheduler import remove_running
-from steersman.predictors import ledger as plain_ledger
-
-_on_scrape = compiled(plain_ledger).on_scrape
+from steersman.env.scrapes import scrape, skip_scrapes
 
 
 @njit
@@ -73,10 +70,19 @@ def next_request(memory: int) -> int:
 @njit
 def next_request_by(memory: int, until_s: float) -> int:
     """As `next_request`, but stop at `until_s` if nothing arrives by then, and return NONE."""
+    row = _arrive(memory, until_s)
+    if row != NONE or until_s < np.inf:
+        _catch_up(memory)
+    return row
+
+
+@njit
+def _arrive(memory: int, until_s: float) -> int:
+    """As `next_request_by`, but replicas are left where they are: nobody will look at them."""
     cluster = common_in(memory)
     at_s, from_heap = _play_to_arrival(memory, until_s)
     if at_s > until_s:
-        _advance_all(memory, until_s)
+        cluster.now_s = until_s
         return NONE
     if at_s == np.inf:
         return NONE
@@ -84,8 +90,23 @@ def next_request_by(memory: int, until_s: float) -> int:
     if not from_heap:
         cluster.next_root += 1
     cluster.pending = row
-    _advance_all(memory, at_s)
+    cluster.now_s = at_s
     return row
+
+
+@njit
+def _catch_up(memory: int) -> None:
+    """Bring every replica on which something is due to the present."""
+    at_s = common_in(memory).now_s
+    if common_in(memory).agenda == 0:
+        _advance_all(memory, at_s)
+        return
+    after_s = np.nextafter(at_s, np.inf)
+    for tree in (EVENTS, SCRAPES):
+        while next_due_s(memory, tree) <= at_s:
+            replica = first_due(memory, tree)
+            _advance(memory, replica, at_s)
+            _enter_agenda(memory, replica, after_s)
 
 
 @njit
@@ -121,10 +142,7 @@ def dispatch(
     facts.uncached = uncached
     facts.raw_ttft_s = raw_ttft_s
     facts.raw_tpot_s = raw_tpot_s
-    dispatched(memory, slot, cluster.now_s)
-    push_back(memory, replica, slot)
-    owner.try_admission = 1
-    _wake(memory, replica, cluster.now_s)
+    _accept(memory, replica, slot)
     return slot
 
 
@@ -162,6 +180,7 @@ def _new_slot(memory: int, row: int, replica: int) -> int:
     facts.preemptions = 0
     facts.span_blocks = 0
     facts.span_shared = 0
+    facts.leaf = NONE
     facts.received = 0
     facts.target = NONE
     facts.batch = NONE
@@ -170,6 +189,20 @@ def _new_slot(memory: int, row: int, replica: int) -> int:
         facts.deadline_s = now_s + source.patience_s
         owner.patience_end_s = min(owner.patience_end_s, facts.deadline_s)
     return slot
+
+
+@njit
+def _accept(memory: int, replica: int, slot: int) -> None:
+    """A replica gets a request; its iteration, if one is under way, goes on as it is."""
+    now_s = common_in(memory).now_s
+    owner = replicas_in(memory)[replica]
+    if owner.fast == 1:
+        _advance(memory, replica, now_s)
+    dispatched(memory, slot, now_s)
+    push_back(memory, replica, slot)
+    owner.try_admission = 1
+    _wake(memory, replica, now_s)
+    _enter_agenda(memory, replica, now_s)
 
 
 @njit
@@ -185,7 +218,7 @@ def advance_to(memory: int, at_s: float) -> bool:
             if events_in(memory).shape[0] - cluster.events < owner.running:
                 return False
             cluster.now_s = max(cluster.now_s, owner.iteration_end_s)
-            _step(memory, replica)
+            _step(memory, replica, owner.iteration_end_s)
     if at_s < np.inf:
         cluster.now_s = max(cluster.now_s, at_s)
     return True
@@ -194,7 +227,11 @@ def advance_to(memory: int, at_s: float) -> bool:
 @njit
 def cancel(memory: int, slot: int) -> None:
     """The client went away: free what the request holds now. A running iteration takes its time."""
-    _cancel_at(memory, slot, common_in(memory).now_s)
+    replica = facts_in(memory)[slot].replica
+    now_s = common_in(memory).now_s
+    _settle(memory, replica)
+    _cancel_at(memory, slot, now_s)
+    _enter_agenda(memory, replica, now_s)
 
 
 @njit
@@ -205,12 +242,14 @@ def fail(memory: int, replica: int) -> None:
     """
     now_s = common_in(memory).now_s
     owner = replicas_in(memory)[replica]
+    _settle(memory, replica)
     _abort_all(memory, replica, now_s, FAILED)
     if owner.phase == SERVING:
         owner.healthy = 0
         lose(memory, replica)
     elif owner.phase != GONE:
         retire(memory, replica, now_s)
+    _enter_agenda(memory, replica, now_s)
 
 
 @njit
@@ -220,6 +259,23 @@ def recover(memory: int, replica: int) -> None:
     if owner.phase == SERVING:
         owner.healthy = 1
         tell(memory, replica)
+
+
+@njit
+def settle(memory: int) -> None:
+    """Bring every replica to the present, and write down its batch sequence by sequence."""
+    for replica in range(replicas_in(memory).shape[0]):
+        _settle(memory, replica)
+        _enter_agenda(memory, replica, common_in(memory).now_s)
+
+
+@njit
+def step_only(memory: int) -> None:
+    """Play every iteration by itself from now on, since something happens that leaps do not cover."""
+    settle(memory)
+    for replica in range(replicas_in(memory).shape[0]):
+        replicas_in(memory)[replica].fast = 0
+    common_in(memory).agenda = 0
 
 
 @njit
@@ -271,13 +327,22 @@ def replay(memory: int, choices: NDArray[np.int64], output_p50: NDArray[np.float
     Stops early, to be called again, when no slot is free; returns the requests dispatched.
     """
     count = 0
-    while common_in(memory).free_slots > 0:
-        row = next_request(memory)
+    while True:
+        if common_in(memory).free_slots == 0:
+            _catch_up(memory)
+            if common_in(memory).free_slots == 0:
+                return count
+        row = _arrive(memory, np.inf)
         if row == NONE:
             break
+        if common_in(memory).agenda == 0:
+            _catch_up(memory)
+        elif choices[row] >= 0:
+            _advance(memory, choices[row], common_in(memory).now_s)
         prompt = float(trace_in(memory)[row].input_tokens)
         dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
         count += 1
+    _catch_up(memory)
     return count
 
 
@@ -285,6 +350,8 @@ def replay(memory: int, choices: NDArray[np.int64], output_p50: NDArray[np.float
 def _advance(memory: int, replica: int, until_s: float) -> None:
     """Play one replica's iterations and scrapes up to and including `until_s`."""
     owner = replicas_in(memory)[replica]
+    if owner.fast == 1 and owner.next_scrape_s <= until_s:
+        skip_scrapes(memory, replica, until_s)
     while True:
         if owner.patience_end_s < min(owner.iteration_end_s, owner.next_scrape_s):
             if owner.patience_end_s > until_s:
@@ -293,46 +360,40 @@ def _advance(memory: int, replica: int, until_s: float) -> None:
         elif owner.iteration_end_s <= owner.next_scrape_s:
             if owner.iteration_end_s > until_s:
                 return
-            _step(memory, replica)
+            _step(memory, replica, min(until_s, owner.next_scrape_s))
         else:
             if owner.next_scrape_s > until_s:
                 return
-            _scrape(memory, replica)
+            scrape(memory, replica)
 
 
 @njit
-def _step(memory: int, replica: int) -> None:
-    at_s = replicas_in(memory)[replica].iteration_end_s
+def _step(memory: int, replica: int, until_s: float) -> None:
+    """Play the current iteration, which ends by `until_s`, and maybe more that end by then."""
+    owner = replicas_in(memory)[replica]
+    if owner.fast == 1:
+        step_leaping(memory, replica, until_s)
+        return
+    at_s = owner.iteration_end_s
     step(memory, replica)
-    if replicas_in(memory)[replica].phase == DRAINING and not at_work(memory, replica):
+    owner.ended_s = at_s
+    if owner.phase == DRAINING and not at_work(memory, replica):
         retire(memory, replica, at_s)
 
 
 @njit
-def _scrape(memory: int, replica: int) -> None:
-    """The router reads the engine's metrics, or fails to."""
-    cluster = common_in(memory)
-    owner = replicas_in(memory)[replica]
-    at_s = owner.next_scrape_s
-    owner.scrapes += 1
-    lost = _uniform(cluster.seed, replica, 2 * owner.scrapes) < cluster.scrape_loss
-    if owner.healthy == 1 and owner.phase <= DRAINING and not lost:
-        usage = owner.held_blocks / owner.kv_blocks
-        running = float(owner.running + owner.in_flight)
-        _on_scrape(ledger_in(memory)[replica], at_s, running, float(owner.waiting), usage)
-    spread = 2.0 * _uniform(cluster.seed, replica, 2 * owner.scrapes + 1) - 1.0
-    owner.next_scrape_s = at_s + cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
+def _settle(memory: int, replica: int) -> None:
+    if replicas_in(memory)[replica].fast == 1:
+        _advance(memory, replica, common_in(memory).now_s)
+        write_down(memory, replica, 1)
 
 
 @njit
-def _uniform(seed: int, stream: int, index: int) -> float:
-    """The `index`-th number in [0, 1) of a stream: SplitMix64, so that order of use does not matter."""
-    z = np.uint64(seed) + np.uint64(stream + 1) * np.uint64(0xD1B54A32D192ED03)
-    z = z + np.uint64(index) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+def _enter_agenda(memory: int, replica: int, after_s: float) -> None:
+    """Say when a replica must be looked at next, which is not before `after_s`."""
+    if common_in(memory).agenda == 1:
+        set_due(memory, EVENTS, replica, max(due_s(memory, replica), after_s))
+        set_due(memory, SCRAPES, replica, max(replicas_in(memory)[replica].next_scrape_s, after_s))
 
 
 @njit
@@ -343,6 +404,14 @@ def _play_to_arrival(memory: int, until_s: float) -> tuple[float, bool]:
         When the next arrival is, by then or later, and whether it is a session's next turn.
     """
     cluster = common_in(memory)
+    while cluster.agenda == 1:
+        at_s, from_heap = _next_arrival(memory)
+        due = next_due_s(memory, EVENTS)
+        if cluster.unborn == 0 or due > min(at_s, until_s) or due == np.inf:
+            return at_s, from_heap
+        replica = first_due(memory, EVENTS)
+        _advance(memory, replica, due)
+        _enter_agenda(memory, replica, due)
     while True:
         at_s, from_heap = _next_arrival(memory)
         replica, end_s = NONE, np.inf
@@ -439,11 +508,29 @@ def _play_out(memory: int, until_s: float, last_s: float) -> float:
             last_s = _play_one(memory, replica, end_s, last_s)
             replica, end_s = _first_to_end(memory)
         return last_s
+    if common_in(memory).agenda == 1:
+        return _leap_out(memory, until_s, last_s)
     for replica in range(replicas_in(memory).shape[0]):
         end_s = _next_end_s(memory, replica)
         while end_s <= until_s and end_s < np.inf:
             last_s = _play_one(memory, replica, end_s, last_s)
             end_s = _next_end_s(memory, replica)
+        if at_work(memory, replica) and until_s < np.inf:
+            _advance(memory, replica, until_s)
+    return last_s
+
+
+@njit
+def _leap_out(memory: int, until_s: float, last_s: float) -> float:
+    """As `_play_out`, where replicas may leap; then their batches are written down."""
+    for replica in range(replicas_in(memory).shape[0]):
+        owner = replicas_in(memory)[replica]
+        while owner.iteration_end_s <= until_s and owner.iteration_end_s < np.inf:
+            _advance(memory, replica, min(max(due_s(memory, replica), owner.iteration_end_s), until_s))
+            last_s = max(last_s, owner.ended_s)
+        if at_work(memory, replica):
+            _advance(memory, replica, until_s)
+        write_down(memory, replica, 1)
     return last_s
 
 
@@ -495,7 +582,10 @@ def _deliver(memory: int, at_s: float) -> None:
 def _wake(memory: int, replica: int, at_s: float) -> None:
     """There is something new to do."""
     owner = replicas_in(memory)[replica]
-    if owner.iteration_end_s == np.inf or owner.stages > 1:
+    if owner.fast == 1:
+        if owner.iteration_end_s == np.inf:
+            begin_leaping(memory, replica, at_s)
+    elif owner.iteration_end_s == np.inf or owner.stages > 1:
         begin(memory, replica, at_s)
 
 

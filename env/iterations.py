@@ -89,7 +89,8 @@ def with_cost(profile: HardwareProfile, cost: Floats) -> HardwareProfile:
 def play_iterations(profile: HardwareProfile, trace: Trace, *, prefix_cache: bool = True) -> Iterations:
     """Play a trace on one replica. Arrivals are the trace's own, parents or not."""
     alone = replace(trace, parent=np.full(len(trace), NONE, dtype=trace.parent.dtype))
-    cluster = Cluster([ReplicaSpec("replica", profile)], alone, prefix_cache=prefix_cache)
+    replicas = [ReplicaSpec("replica", profile)]
+    cluster = Cluster(replicas, alone, prefix_cache=prefix_cache, stepped=True)
     cluster.memory.grow(len(trace) + 1)
     features = np.zeros((len(trace), 2, _WIDTH))
     _play(cluster.memory.address, cluster.table.output_p50, features)

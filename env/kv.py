@@ -18,6 +18,7 @@ from steersman.env.layout import (
     sequences_in,
 )
 from steersman.env.prefix_cache import find, insert, lru_push, lru_unlink, remove
+from steersman.env.segments import drop, extend, match, trim, use
 
 
 @njit
@@ -44,6 +45,9 @@ def evict(memory: int, replica: int, blocks: int) -> None:
     """Forget cached blocks: prefixes least recently used first, then what preempted sequences left."""
     owner = replicas_in(memory)[replica]
     while blocks > 0 and owner.lru_head != NONE:
+        if common_in(memory).segments == 1:
+            blocks -= trim(memory, replica, blocks)
+            continue
         entry = owner.lru_head
         lru_unlink(memory, replica, entry)
         remove(memory, replica, entry)
@@ -87,7 +91,12 @@ def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     facts = facts_in(memory)[slot]
     hits = 0
     idle = 0
-    while hits < sequence.hashes:
+    last = NONE
+    common = 0
+    segments = common_in(memory).segments == 1
+    if segments:
+        hits, idle, last, common = match(memory, replica, slot)
+    while not segments and hits < sequence.hashes:
         entry = find(memory, replica, hashes_in(memory)[sequence.hash_start + hits])
         if entry == NONE:
             break
@@ -103,7 +112,9 @@ def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     if private + idle * owner.entry_blocks > owner.kv_blocks - owner.held_blocks:
         return 0
     forget_span(memory, replica, slot)
-    for k in range(hits):
+    if segments:
+        use(memory, replica, slot, last, common)
+    for k in range(0 if segments else hits):
         _use(memory, replica, find(memory, replica, hashes_in(memory)[sequence.hash_start + k]))
     take(memory, replica, private)
     facts.received = 0
@@ -118,6 +129,9 @@ def share(memory: int, replica: int, slot: int) -> None:
     """Turn the prefix blocks that are computed by now into entries that others can use."""
     owner = replicas_in(memory)[replica]
     sequence = sequences_in(memory)[slot]
+    if common_in(memory).segments == 1:
+        extend(memory, replica, slot, min(sequence.hashes, sequence.computed // owner.entry_tokens))
+        return
     while sequence.shared < sequence.hashes:
         if (sequence.shared + 1) * owner.entry_tokens > sequence.computed:
             break
@@ -138,7 +152,10 @@ def release(memory: int, replica: int, slot: int) -> None:
     """Free all of a sequence's blocks; its prefix stays cached, the tail first to be evicted."""
     owner = replicas_in(memory)[replica]
     sequence = sequences_in(memory)[slot]
-    for k in range(sequence.shared - 1, -1, -1):
+    segments = common_in(memory).segments == 1
+    if segments:
+        drop(memory, replica, slot)
+    for k in range(-1 if segments else sequence.shared - 1, -1, -1):
         entry = find(memory, replica, hashes_in(memory)[sequence.hash_start + k])
         record = entries_in(memory)[replica, entry]
         record.users -= 1

@@ -61,6 +61,8 @@ CLUSTER = np.dtype(
         ("transfers", "i8"),  # the slot that arrives first
         ("transfer_latency_s", "f8"),
         ("transfer_token_s", "f8"),
+        ("agenda", "i8"),  # 1: replicas are looked at when something is due (`agenda.py`); they may leap
+        ("segments", "i8"),  # 1: runs of prefix blocks are kept (`segments.py`), not single ones
     ],
     align=True,
 )
@@ -96,6 +98,14 @@ REPLICA = np.dtype(
         ("span_head", "i8"),  # oldest preempted sequence that is remembered
         ("span_tail", "i8"),
         ("free_entry", "i8"),
+        # Leaping (`leap.py`).
+        ("fast", "i8"),  # 1: it may leap
+        ("leaping", "i8"),  # 1: decoding sequences are kept in `ends`, relative to the counter
+        ("count", "i8"),  # iterations begun while it leaped
+        ("joined", "i8"),  # sequences that started to decode
+        ("decoding", "i8"),  # of those running; 0 while it steps
+        ("context", "i8"),  # tokens the decoding ones will attend to in the next iteration
+        ("ended_s", "f8"),  # end of the last iteration that was stepped
         # Scrapes.
         ("next_scrape_s", "f8"),
         ("scrapes", "i8"),
@@ -213,17 +223,21 @@ FACTS = np.dtype(
         ("target", "i8"),  # decode replica that was named, or NONE
         ("batch", "i8"),  # that it is in flight with, or NONE
         ("deadline_s", "f8"),  # of the first token; infinite: the client waits for ever
+        ("leaf", "i8"),  # last run of prefix blocks it uses
     ],
     align=True,
 )
 
 ENTRY = np.dtype(
-    [  # A prefix block in a replica's KV cache.
-        ("key", "i8"),
+    [  # A prefix block in a replica's KV cache, or a run of them (`segments.py`).
+        ("key", "i8"),  # hash of the first block
         ("users", "i4"),
         ("next", "i4"),  # in the LRU list, or the free list
         ("previous", "i4"),
-        ("padding", "i4"),
+        ("length", "i4"),  # blocks
+        ("start", "i8"),  # of a run: where its hashes are
+        ("parent", "i4"),  # of a run: the one before it
+        ("children", "i4"),  # of a run: those after it
     ],
     align=True,
 )
@@ -242,6 +256,8 @@ OUTCOME = np.dtype(
     align=True,
 )
 
+END = np.dtype([("key", "i8"), ("slot", "i8")], align=True)
+"""key: the iteration at whose end a sequence ends, times 2^32, plus its turn among equals."""
 BIRTH = np.dtype([("at_s", "f8"), ("row", "i8")], align=True)
 EVENT = np.dtype([("at_s", "f8"), ("slot", "i8"), ("finished", "i8")], align=True)
 
@@ -273,6 +289,8 @@ H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addres
 H_READS = 47  # address
 H_CHANGE, H_CHANGES = 25, 26  # the schedule and its length
 H_SHARE, H_ADAPTER, H_ADAPTERS, H_PIPE, H_FLIGHT, H_FLIGHTS = range(27, 33)
+H_BINS, H_LEAVES = range(33, 35)  # two more sizes
+H_END, H_PHASE, H_DUE = range(35, 38)
 HEADER = 48
 
 
@@ -292,6 +310,18 @@ _table: Any = numba.carray  # type: ignore[attr-defined]
 @njit
 def _header(memory: int) -> Any:
     return _table(_pointer(memory), (HEADER,), np.int64)
+
+
+@njit
+def floats_at(address: int, count: int) -> Any:
+    """(count,) float32 outside the buffer."""
+    return _table(_pointer(address), (count,), np.float32)
+
+
+@njit
+def doubles_at(address: int, count: int) -> Any:
+    """(count,) float64 outside the buffer."""
+    return _table(_pointer(address), (count,), np.float64)
 
 
 @njit
@@ -333,6 +363,27 @@ def run_in(memory: int) -> Any:
     """(n, most max_num_seqs): slots that run, in the order in which they were admitted."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_RUN]), (h[H_REPLICAS], h[H_RUNNING]), np.int32)
+
+
+@njit
+def ends_in(memory: int) -> Any:
+    """(n, most max_num_seqs) END: a heap of the sequences that decode, where a replica leaps."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_END]), (h[H_REPLICAS], h[H_RUNNING]), END)
+
+
+@njit
+def phases_in(memory: int) -> Any:
+    """(n, most block_tokens): decoding sequences by their tokens less the counter, modulo a block."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_PHASE]), (h[H_REPLICAS], h[H_BINS]), np.int32)
+
+
+@njit
+def due_in(memory: int) -> Any:
+    """(2, 2 * leaves): trees of when each replica must be looked at next; see `agenda.py`."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_DUE]), (2, 2 * h[H_LEAVES]), np.float64)
 
 
 @njit

@@ -42,19 +42,44 @@ def find(memory: int, replica: int, key: int) -> int:
 @njit
 def insert(memory: int, replica: int, key: int) -> int:
     """A new entry with one user. The key is not in the table, and an entry is free."""
-    owner = replicas_in(memory)[replica]
-    entry: int = owner.free_entry
+    entry = take_entry(memory, replica)
     record = entries_in(memory)[replica, entry]
-    owner.free_entry = record.next
     record.key = key
     record.users = 1
+    record.length = 1
+    place(memory, replica, entry)
+    return entry
+
+
+@njit
+def take_entry(memory: int, replica: int) -> int:
+    """A free entry."""
+    owner = replicas_in(memory)[replica]
+    entry: int = owner.free_entry
+    owner.free_entry = entries_in(memory)[replica, entry].next
+    return entry
+
+
+@njit
+def place(memory: int, replica: int, entry: int) -> None:
+    """Put an entry into the table by its key."""
     table = table_in(memory)[replica]
     size = table.shape[0]
-    i = _home(key, size)
+    i = _home(entries_in(memory)[replica, entry].key, size)
     while table[i] != NONE:
         i = (i + 1) & (size - 1)
     table[i] = entry
-    return entry
+
+
+@njit
+def stand_in(memory: int, replica: int, entry: int, other: int) -> None:
+    """Find another entry by this one's key from now on; this one is in the table no more."""
+    table = table_in(memory)[replica]
+    size = table.shape[0]
+    i = _home(entries_in(memory)[replica, entry].key, size)
+    while table[i] != entry:
+        i = (i + 1) & (size - 1)
+    table[i] = other
 
 
 @njit

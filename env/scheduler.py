@@ -42,7 +42,7 @@ def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     if owner.batching == CHUNKED:
         budget, preempted = _continue_running(memory, replica)
         if not preempted and owner.waiting > 0:
-            _admit(memory, replica, budget)
+            admit(memory, replica, budget)
     elif not start_prompts(memory, replica):
         _continue_running(memory, replica)
     if owner.running == 0:
@@ -178,7 +178,7 @@ def _preempt(memory: int, replica: int, index: int) -> None:
 
 
 @njit
-def _admit(memory: int, replica: int, budget: int) -> None:
+def admit(memory: int, replica: int, budget: int) -> None:
     """Admit from the queue until a slot, the budget or memory runs out; nobody overtakes the head.
 
     With `priority_preemption`, what runs of lower classes makes way for it.
@@ -203,7 +203,7 @@ def _admit(memory: int, replica: int, budget: int) -> None:
         sequence = sequences_in(memory)[slot]
         sequence.state = RUNNING
         sequence.scheduled = chunk
-        run_in(memory)[replica, owner.running] = slot
+        run_in(memory)[replica, owner.running - owner.decoding] = slot
         owner.running += 1
         budget -= chunk
         if adapters:
@@ -248,6 +248,15 @@ def _duration_s(memory: int, replica: int) -> float:
         elif tokens > 0:
             prefill += tokens
             prefill2 += tokens * (tokens + 2.0 * sequence.computed)
+    return batch_duration_s(memory, replica, decoding, context, prefill, prefill2)
+
+
+@njit
+def batch_duration_s(
+    memory: int, replica: int, decoding: int, context: int, prefill: int, prefill2: float
+) -> float:
+    """Of sequences that decode, with their context, and tokens of prefill with their squares."""
+    owner = replicas_in(memory)[replica]
     base_s = owner.decode_base_s * reads_in(memory)[replica, decoding]
     if prefill > 0:
         prefill_s = (
