@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ class NoOptions(Settings):
     """A policy without anything to set."""
 
 
-class ScoredPolicy:
+class ScoredPolicy(ABC):
     """Sends every request to the candidate with the least cost; ties are drawn evenly.
 
     A subclass says what a candidate costs. Its formula is a plain function over the columns of
@@ -30,9 +31,9 @@ class ScoredPolicy:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
+    @abstractmethod
     def cost(self, observation: Observation) -> NDArray[np.float32]:
         """Cost of every candidate, (..., n), lower is better; the mask is not applied."""
-        raise NotImplementedError
 
     def decide(self, observation: Observation) -> Decision:
         """The cheapest allowed candidate."""
