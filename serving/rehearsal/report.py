@@ -25,7 +25,7 @@ class Training:
     predictors: Sequence[tuple[str, str]]
     """Pairs of a figure's name and its value, for people."""
     curve: tuple[Values, Values]
-    """Decisions made, and J over that of marginal cost on the tuning episodes."""
+    """Rounds and updates of training, and J over that of marginal cost on the tuning episodes."""
     ratios: Sequence[tuple[str, float, float, float]]
     """In the cluster model: comparison, J ratio, and its 95 % interval."""
 
@@ -145,7 +145,7 @@ def _training(training: Training) -> Section:
             Figure(
                 figures.curves(
                     {"learned": training.curve},
-                    x_label="decisions made in training",
+                    x_label="training rounds and updates",
                     y_label="J over marginal cost's",
                 ),
                 "Cost J on the tuning episodes, relative to marginal cost; lower is better.",
