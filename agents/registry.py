@@ -126,6 +126,10 @@ class Registry:
         Args:
             version: of the registered model; None for the challenger.
         """
+        if not (self.root / "mlflow.db").is_file():
+            raise ArtifactError(
+                f"{self.root}: no MLflow store here; name (--mlruns) the one 'steersman train' wrote"
+            )
         with self._explained():
             client = self._open()
             if version is None:

@@ -40,7 +40,7 @@ from steersman.agents.train_stages import (
 from steersman.env.saturation import with_traffic
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.bundle import POLICY_FILE, Bundle, write_bundle
-from steersman.traces.errors import ConfigError
+from steersman.traces.errors import ArtifactError, ConfigError
 from steersman.traces.schema import Scenario
 
 __all__ = [
@@ -113,6 +113,12 @@ def train(
     scenario = with_traffic(load_scenario(settings.scenario), settings.trace)
     registry.check()
     _make_work_directory(out)
+    checkpoint = out / CHECKPOINT
+    if resume and not checkpoint.is_file():
+        raise ArtifactError(
+            f"{checkpoint}: no checkpoint to resume from; give the work directory of the earlier "
+            "training with --out, or leave --resume out"
+        )
     made = Made()
     if what is not What.POLICY:
         _timed(made, Stage.LENGTH, lambda: length_stage(settings, scenario, made, tell))
@@ -120,7 +126,6 @@ def train(
     elif predictors is not None:
         keep(predictors, made)
     if what is not What.PREDICTORS:
-        checkpoint = out / CHECKPOINT
         _timed(
             made, Stage.POLICY, lambda: policy_stage(settings, scenario, made, checkpoint, resume, tell)
         )

@@ -7,9 +7,11 @@ completion answer at once and `serve` never loads what only training needs.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from steersman import __version__
 from steersman.cli import (
     calibrate,
     demo,
@@ -41,6 +43,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"steersman {__version__}")
+        raise typer.Exit
+
+
 app.command()(demo.demo)
 app.command()(simulate.simulate)
 app.command()(calibrate.calibrate)
@@ -53,12 +63,24 @@ app.add_typer(trace.app, name="trace")
 app.command()(version.version)
 
 
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Adaptive scheduling for clusters of LLM inference servers."""
+
+
 def main() -> None:
     """Entry point of the `steersman` script. Bad input ends in one line on stderr and exit code 2."""
     try:
-        app()
+        sys.exit(app(prog_name="steersman", standalone_mode=False) or 0)
     except SteersmanError as error:
         _fail(str(error))
+    except typer.TyperException as error:
+        _fail(_usage(error))
     except ModuleNotFoundError as error:
         _fail(_missing_extra(error))
     except KeyboardInterrupt:
@@ -67,6 +89,19 @@ def main() -> None:
         # The reader of our output went away (`steersman … | head`); not an error of ours.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """A wrong option in one line, with the command whose help tells the right ones.
+
+    A group without a command prints its help, which is all there is to say.
+    """
+    said = error.format_message().strip()
+    context: typer.Context | None = getattr(error, "ctx", None)
+    if context is not None and not said:
+        sys.exit(2)
+    where = context.command_path if context is not None else "steersman"
+    return f"{said.rstrip('.')}; '{where} --help' lists what it takes"
 
 
 def _fail(message: str) -> None:

@@ -122,6 +122,12 @@ def test_an_unknown_version_is_refused_in_one_line(registry: Registry) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_promoting_from_a_mistyped_store_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no MLflow store here"):
+        Registry(tmp_path / "mlrun").promote()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_database_is_named(tmp_path: Path, bundle: Bundle) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"this is no database " * 100)
     with pytest.raises(ArtifactError, match=r"mlflow\.db: is damaged; move it away"):

@@ -55,7 +55,8 @@ def test_trains_predictors_then_a_policy_and_promotes(tmp_path: Path) -> None:
         (["all", "--config", "missing.yaml"], ConfigError, r"missing\.yaml: no such file"),
         (["all", "--scenario", "tinny"], ConfigError, "tinny"),
         (["policy", "--predictors", "nowhere"], ArtifactError, "no bundle here"),
-        (["promote", "7"], ArtifactError, "7"),
+        (["promote", "7"], ArtifactError, "no MLflow store here"),
+        (["policy", "--resume"], ArtifactError, "no checkpoint to resume from"),
     ],
 )
 def test_mistakes_are_one_line(
