@@ -135,7 +135,8 @@ class Relay:
             async for chunk in chunks:
                 if exchange.first_token_s is None:
                     exchange.first_token_s = self.clock()
-                    flight.first_token(exchange.first_token_s)
+                    if response.status < 400:  # how fast it refuses says nothing about its tokens
+                        flight.first_token(exchange.first_token_s)
                     await exchange.start(response.status, H.downstream_headers(response.raw_headers))
                 tap.feed(chunk)
                 await self._piece(exchange, chunk)
