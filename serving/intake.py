@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -135,7 +135,7 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
 
 def understand(intake: Intake, pool: Pool, counter: TokenCounter, request_id: str) -> Request:
     """The request's features (SPEC A1)."""
-    now = datetime.now().astimezone()
+    now = datetime.now(UTC)
     adapter = any(replica.cards.get(pool.model, {}).get("parent") for replica in pool.replicas)
     return intake.text.request(
         request_id=request_id,

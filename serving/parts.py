@@ -14,7 +14,7 @@ from typing import Any
 
 from steersman.env.profiles import load_profile, with_limits
 from steersman.predictors import ledger as L
-from steersman.predictors.history import TenantHistory
+from steersman.predictors.past import Past
 from steersman.predictors.text import BLOCK_TOKENS
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
 from steersman.serving.config import BackendSettings, RouterSettings
@@ -120,10 +120,10 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
     counter = TokenizerCounter(settings.tokenizer) if settings.tokenizer else CalibratedCounter()
-    history = TenantHistory()
+    past = Past()
     upstream = Upstream(settings.timeouts, settings.limits)
     monitor = HealthMonitor(fleet, metrics)
-    router = Router(fleet, models, history, metrics, clock)
+    router = Router(fleet, models, past, metrics, clock)
     log = _open_log(settings, metrics)
     checks: list[ControlLoop] = []
     for replica in fleet.replicas:
@@ -144,7 +144,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         counter=counter,
         router=router,
         proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
-        recorder=Recorder(history, counter, metrics, log, clock),
+        recorder=Recorder(past, counter, metrics, log, clock),
         upstream=upstream,
         monitor=monitor,
         log=log,

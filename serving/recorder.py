@@ -1,4 +1,4 @@
-"""What is remembered of a request that ended: metrics, the tenant's history, the outcome log."""
+"""What is remembered of a request that ended: metrics, the past, the outcome log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import time
 
 from steersman.predictors.features import REQUEST_INDEX
-from steersman.predictors.history import TenantHistory
 from steersman.predictors.latency import LATENCY_OUTPUTS
+from steersman.predictors.past import Past
 from steersman.predictors.tokens import TokenCounter
 from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
@@ -24,13 +24,13 @@ class Recorder:
 
     def __init__(
         self,
-        history: TenantHistory,
+        past: Past,
         counter: TokenCounter,
         metrics: RouterMetrics,
         log: OutcomeLogWriter | None,
         clock: Clock,
     ) -> None:
-        self._history = history
+        self._past = past
         self._counter = counter
         self._metrics = metrics
         self._log = log
@@ -51,7 +51,7 @@ class Recorder:
         if outcome.status is not Status.OK:
             return
         request = exchange.prepared.request
-        self._history.observe(request.tenant, request.model, outcome.output_tokens)
+        self._past.end(request, outcome.output_tokens, outcome.called_tool)
         if exchange.usage is not None:
             self._counter.learn(request.model, exchange.intake.text, exchange.usage.prompt_tokens)
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.predictors.features import LENGTH_FEATURES, length_features
+from steersman.predictors.past import Past
 from steersman.predictors.text import (
     BLOCK_BYTES,
     BLOCK_TOKENS,
@@ -52,7 +53,7 @@ def test_no_body_raises(body: Any) -> None:
     assert 0 <= features.tools < 2**15
     assert len(features.block_hashes) <= MOST_BLOCKS
     request = features.request(request_id="r", arrival_s=0.0, input_tokens=1)
-    assert length_features(request, 0.0, 0.0).shape == (len(LENGTH_FEATURES),)
+    assert length_features(request, Past().begin(request)).shape == (len(LENGTH_FEATURES),)
 
 
 def test_a_chat_body_is_understood() -> None:
