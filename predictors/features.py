@@ -25,11 +25,13 @@ Float64 = NDArray[np.float64]
 HISTORY_FEATURES: tuple[str, ...] = (
     "tenant_output_p50",  # of the tenant's last 200 answers from this model; 0 before the first
     "tenant_output_p90",
-    "tenant_recent_p50",  # last 20
+    "tenant_recent_p50",  # last 50
     "tenant_recent_p90",
     "tenant_long_p50",  # last 1000
     "tenant_long_p90",
-    "tenant_answers",  # how many of those there are; with 0 the six above are of all tenants
+    "tenant_blend_p50",  # of the three, weighted by how well they foresaw the tenant's answers
+    "tenant_blend_p90",
+    "tenant_answers",  # how many of those there are; with 0 the eight above are of all tenants
     "session_output_tokens",  # of the session's last answer; 0 without one
     "session_turn",  # from 1; 0 without a session
     "expected_turns",  # of the session after this one
