@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from steersman.env import layout as at
 from steersman.env.adapters import forget_adapters
-from steersman.env.jit import njit
+from steersman.env.jit import compiled, njit
 from steersman.env.kv import evict
 from steersman.env.layout import (
     DECODE,
@@ -38,7 +38,7 @@ from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import ChangeKind, ReplicaChange
 
-_HEALTHY = L.HEALTHY
+_on_health = compiled(L).on_health
 _DRAINING = L.DRAINING
 _KINDS = {
     ChangeKind.FAIL: at.FAIL,
@@ -156,7 +156,7 @@ def tell(memory: int, replica: int) -> None:
     """
     owner = replicas_in(memory)[replica]
     up = owner.healthy == 1 and owner.phase <= DRAINING and owner.role != DECODE
-    ledger_in(memory)[replica, _HEALTHY] = 1.0 if up else 0.0
+    _on_health(ledger_in(memory), replica, up)
     ledger_in(memory)[replica, _DRAINING] = 1.0 if owner.phase == DRAINING else 0.0
 
 

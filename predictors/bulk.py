@@ -6,26 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.predictors.features import LENGTH_FEATURES
-from steersman.predictors.history import causal_quantiles
 from steersman.predictors.length import LengthPredictor
+from steersman.predictors.past import causal_past
 from steersman.traces.trace import Trace
 
 CHUNK_ROWS = 8_192
 """Rows predicted in one call: bounds memory."""
 
 
-def trace_length_features(
-    trace: Trace, tenant_quantiles: NDArray[np.float64] | None = None
-) -> NDArray[np.float32]:
+def trace_length_features(trace: Trace, past: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
     """`LENGTH_FEATURES` of every row, (len(trace), len(LENGTH_FEATURES)); equal to `length_features`.
 
     Args:
         trace: n requests.
-        tenant_quantiles: (n, 2) recent output p50 and p90 of each row's tenant; by default what a
-            service would have known (`history.causal_quantiles`).
+        past: (n, len(HISTORY_FEATURES)); by default what a service would have known
+            (`past.causal_past`).
     """
-    if tenant_quantiles is None:
-        tenant_quantiles = causal_quantiles(trace)
+    if past is None:
+        past = causal_past(trace)
     known_hour = ~np.isnan(trace.hour_of_day)
     angle = 2.0 * np.pi * np.where(known_hour, trace.hour_of_day, 0.0) / 24.0
     columns = (
@@ -34,15 +32,18 @@ def trace_length_features(
         trace.stream,
         trace.priority,
         trace.tools,
+        trace.tool_choice,
         trace.has_code,
         trace.question_type,
+        trace.question_bytes,
+        trace.asked_tokens,
+        trace.wording,
         trace.turns,
         np.diff(trace.block_offsets),
         trace.lora >= 0,
         np.where(known_hour, np.sin(angle), 0.0),
         np.where(known_hour, np.cos(angle), 0.0),
-        tenant_quantiles[:, 0],
-        tenant_quantiles[:, 1],
+        *past.T,
     )
     features = np.empty((len(trace), len(LENGTH_FEATURES)), dtype=np.float32)
     for i, column in enumerate(columns):
@@ -51,7 +52,7 @@ def trace_length_features(
 
 
 def output_quantiles(trace: Trace, predictor: LengthPredictor) -> NDArray[np.float64]:
-    """Predicted output tokens of every row, (len(trace), 2): p50 and p90. Causal, see `history`."""
+    """Predicted output tokens of every row, (len(trace), 2): p50 and p90. Causal, see `past`."""
     features = trace_length_features(trace)
     predicted = np.empty((len(trace), 2))
     for start in range(0, len(trace), CHUNK_ROWS):

@@ -10,6 +10,7 @@ graph, guards compare them with the range seen in training.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +22,41 @@ from steersman.traces.schema import QuestionType, Request
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
+HISTORY_FEATURES: tuple[str, ...] = (
+    "tenant_output_p50",  # of the tenant's last 200 answers from this model; 0 before the first
+    "tenant_output_p90",
+    "tenant_recent_p50",  # last 50
+    "tenant_recent_p90",
+    "tenant_long_p50",  # last 1000
+    "tenant_long_p90",
+    "tenant_blend_p50",  # of the three, weighted by how well they foresaw the tenant's answers
+    "tenant_blend_p90",
+    "tenant_answers",  # how many of those there are; with 0 the eight above are of all tenants
+    "session_output_tokens",  # of the session's last answer; 0 without one
+    "session_turn",  # from 1; 0 without a session
+    "expected_turns",  # of the session after this one
+    "tool_call_likelihood",
+)
+"""What the past says of a request when it comes in (`predictors/past.py`)."""
+
 LENGTH_FEATURES: tuple[str, ...] = (
     "input_tokens",
     "max_tokens",  # 0: the client set no limit
     "stream",
     "priority",
     "tools",
+    "tool_choice",
     "has_code",
     "question_type",  # position in QuestionType, a category
+    "question_bytes",
+    "asked_tokens",
+    "wording",
     "turns",
     "prefix_blocks",
     "has_lora",
     "hour_sin",  # both 0 where the hour is unknown
     "hour_cos",
-    "tenant_output_p50",  # of the tenant's recent outputs; 0 before the first
-    "tenant_output_p90",
+    *HISTORY_FEATURES,
 )
 """Inputs of the output-length model: what is known before any prediction."""
 
@@ -110,11 +131,11 @@ LARGE_MODEL_WEIGHTS_GIB = 37.0
 _QUESTION_TYPES = {kind: float(i) for i, kind in enumerate(QuestionType)}
 
 
-def length_features(request: Request, tenant_p50: float, tenant_p90: float) -> Float32:
+def length_features(request: Request, past: Iterable[float]) -> Float32:
     """One request's `LENGTH_FEATURES`, (len(LENGTH_FEATURES),).
 
     Args:
-        tenant_p50, tenant_p90: quantiles of the tenant's recent output tokens, 0 without history.
+        past: its `HISTORY_FEATURES`, as `Past.begin` gives them.
     """
     hour_sin = hour_cos = 0.0
     if request.hour_of_day is not None:
@@ -127,15 +148,18 @@ def length_features(request: Request, tenant_p50: float, tenant_p90: float) -> F
             request.stream,
             request.priority,
             request.tools,
+            request.tool_choice,
             request.has_code,
             _QUESTION_TYPES[request.question_type],
+            request.question_bytes,
+            request.asked_tokens,
+            request.wording,
             request.turns,
             len(request.block_hashes),
             request.lora_adapter is not None,
             hour_sin,
             hour_cos,
-            tenant_p50,
-            tenant_p90,
+            *past,
         ),
         dtype=np.float32,
     )

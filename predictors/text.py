@@ -2,12 +2,8 @@
 
 The body is anybody's JSON: nothing here raises, whatever it holds; what is not understood counts as
 text or as nothing. The work is bounded: sizes are taken of everything (a memory scan), but prefix
-blocks are hashed for the first `MOST_BLOCKS` only, and cues are sought in the head and tail of the last
-user message.
-
-A prefix block is `BLOCK_BYTES` of the UTF-8 prompt, about `BLOCK_TOKENS` tokens, as llm-d's router
-takes them. Its hash covers the model and everything before it, so equal hashes mean equal prefixes; it
-is stable across processes and machines, so that routers can share what they know.
+blocks are hashed for the first `MOST_BLOCKS` only (`blocks.py`), and cues are sought in the head and
+tail of the last user message.
 """
 
 from __future__ import annotations
@@ -15,20 +11,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import orjson
 
-from steersman.predictors.cues import looks_like_code, question_type
-from steersman.traces.schema import Priority, QuestionType, Request
+from steersman.predictors.blocks import BLOCK_BYTES, BLOCK_TOKENS, MOST_BLOCKS, block_hashes
+from steersman.predictors.cues import Message, has_fence, looks_like_code
+from steersman.predictors.wording import word_buckets
+from steersman.traces.schema import Priority, QuestionType, Request, ToolChoice
 
-BLOCK_BYTES = 64
-BLOCK_TOKENS = 16
-MOST_BLOCKS = 4096
-"""Prefixes are compared over their first 256 KiB, about 65 000 tokens."""
 MOST_TEXTS_SEARCHED = 4
 """Source code is looked for in the last few messages; a fenced block anywhere."""
+_PART = 2**18
 MOST_TOOLS = 2**15 - 1
 MOST_LIMIT = 2**31 - 1
 
@@ -47,8 +41,15 @@ class TextFeatures:
     """Images and other attachments that are not text."""
     turns: int = 1
     tools: int = 0
+    tool_choice: ToolChoice = ToolChoice.AUTO
     has_code: bool = False
     question_type: QuestionType = QuestionType.UNKNOWN
+    question_bytes: int = 0
+    """Of the last user message."""
+    asked_tokens: int = 0
+    """Length of answer that it asks for; 0: it names none."""
+    words: tuple[int, ...] = ()
+    """Buckets of the words at both of its ends (`wording.py`): like `pieces`, they go no further."""
     model: str = ""
     max_tokens: int | None = None
     stream: bool = False
@@ -67,6 +68,7 @@ class TextFeatures:
         lora_adapter: str | None = None,
         session_id: str | None = None,
         hour_of_day: float | None = None,
+        wording: float = 0.0,
     ) -> Request:
         """The request these features describe; the arguments are what the body does not tell."""
         return Request(
@@ -79,8 +81,12 @@ class TextFeatures:
             priority=priority,
             stream=self.stream,
             tools=self.tools,
+            tool_choice=self.tool_choice,
             has_code=self.has_code,
             question_type=self.question_type,
+            question_bytes=self.question_bytes,
+            asked_tokens=self.asked_tokens,
+            wording=wording,
             turns=self.turns,
             lora_adapter=lora_adapter,
             session_id=session_id,
@@ -101,38 +107,27 @@ def text_features(body: Any) -> TextFeatures:
     model = model if isinstance(model, str) else ""
     prompt = _Prompt()
     prompt.read(body)
+    sizes = [_size(text) for text in prompt.texts]
+    message = Message(prompt.last_user)
     return TextFeatures(
         chat=prompt.chat,
-        size_bytes=sum(map(_size, prompt.texts)),
+        size_bytes=sum(sizes),
         token_ids=len(prompt.ids),
         images=prompt.images,
         turns=max(prompt.turns, 1),
         tools=min(len(prompt.tools), MOST_TOOLS),
+        tool_choice=_tool_choice(body),
         has_code=prompt.has_code(),
-        question_type=question_type(prompt.last_user),
+        question_type=message.question_type(),
+        question_bytes=sizes[prompt.last_user_at] if prompt.last_user else 0,
+        asked_tokens=message.asked_tokens(),
+        words=word_buckets(message.words),
         model=model,
         max_tokens=_limit(body),
         stream=body.get("stream") is True,
         block_hashes=block_hashes(model, prompt.encoded()),
         pieces=tuple(prompt.texts),
     )
-
-
-def block_hashes(model: str, prompt: Iterator[bytes]) -> tuple[int, ...]:
-    """Chained 63-bit hashes of the full blocks of a prompt, given in parts of any size."""
-    parent = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    hashes: list[int] = []
-    rest = b""
-    for part in prompt:
-        data = rest + part[: (MOST_BLOCKS - len(hashes)) * BLOCK_BYTES]
-        full = min(len(data) // BLOCK_BYTES, MOST_BLOCKS - len(hashes)) * BLOCK_BYTES
-        for start in range(0, full, BLOCK_BYTES):
-            parent = blake2b(parent + data[start : start + BLOCK_BYTES], digest_size=8).digest()
-            hashes.append(int.from_bytes(parent, "big") >> 1)
-        if len(hashes) >= MOST_BLOCKS:
-            break
-        rest = data[full:]
-    return tuple(hashes)
 
 
 class _Prompt:
@@ -147,7 +142,13 @@ class _Prompt:
         self.images = 0
         self.turns = 0
         self.chat = False
-        self.last_user = ""
+        self.last_user_at = -1
+        """Position in `texts`; -1: there is no user message."""
+
+    @property
+    def last_user(self) -> str:
+        """The last text of the last user message."""
+        return self.texts[self.last_user_at] if self.last_user_at >= 0 else ""
 
     def add(self, text: str, mark: str = "") -> None:
         self.texts.append(text)
@@ -156,9 +157,7 @@ class _Prompt:
     def has_code(self) -> bool:
         first = 1 if self.tools else 0
         texts = self.texts[first:]
-        return any("```" in text for text in texts) or any(
-            map(looks_like_code, texts[-MOST_TEXTS_SEARCHED:])
-        )
+        return any(map(has_fence, texts)) or any(map(looks_like_code, texts[-MOST_TEXTS_SEARCHED:]))
 
     def read(self, body: Mapping[Any, Any]) -> None:
         self.tools = _tools(body)
@@ -171,7 +170,7 @@ class _Prompt:
         self.chat = "messages" in body or isinstance(body.get("input"), list)
         if isinstance(messages, str):
             self.add(messages)
-            self.last_user = messages
+            self.last_user_at = len(self.texts) - 1
             self.turns = 1
         elif isinstance(messages, list):
             self._read_list(messages)
@@ -185,7 +184,7 @@ class _Prompt:
                 self._read_message(item)
             elif isinstance(item, str):
                 self.add(item)
-                self.last_user = item
+                self.last_user_at = len(self.texts) - 1
             elif isinstance(item, list) and all(type(part) is int for part in item):
                 self._read_ids(item)
         self.turns = max(self.turns, 1)
@@ -206,7 +205,7 @@ class _Prompt:
             self.add(text, mark)
             mark = ""
         if role == "user" and texts:
-            self.last_user = texts[-1]
+            self.last_user_at = len(self.texts) - 1
 
     def encoded(self) -> Iterator[bytes]:
         """The prompt as it is hashed: roles and texts in UTF-8, then token ids."""
@@ -243,6 +242,14 @@ def _tools(body: Mapping[Any, Any]) -> list[Any]:
     return tools if isinstance(tools, list) else []
 
 
+def _tool_choice(body: Mapping[Any, Any]) -> ToolChoice:
+    """`tool_choice` or the older `function_call`: a word, or an object that names one."""
+    choice = body.get("tool_choice", body.get("function_call"))
+    if choice == "none":
+        return ToolChoice.NONE
+    return ToolChoice.REQUIRED if choice == "required" or isinstance(choice, dict) else ToolChoice.AUTO
+
+
 def _limit(body: Mapping[Any, Any]) -> int | None:
     for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
         value = body.get(key)
@@ -252,7 +259,13 @@ def _limit(body: Mapping[Any, Any]) -> int | None:
 
 
 def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    if text.isascii():
+        return len(text)
+    # In parts, so that a long text is never in memory twice.
+    return sum(
+        len(text[start : start + _PART].encode("utf-8", "surrogatepass"))
+        for start in range(0, len(text), _PART)
+    )
 
 
 def _dump(value: Any) -> str:

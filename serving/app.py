@@ -98,7 +98,7 @@ class CompletionEndpoint:
         parts, settings = self._parts, self._parts.settings
         intake = await read_request(scope, receive, arrival_s, settings.limits, settings.timeouts)
         pool = find_pool(parts.fleet, intake.text.model)
-        request = understand(intake, pool, parts.counter, request_id)
+        request = understand(intake, pool, parts.counter, parts.wording, request_id)
         prepared = parts.router.prepare(request, pool, intake.hints)
         path = self._path
         if intake.query:

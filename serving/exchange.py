@@ -44,6 +44,8 @@ class Exchange:
     end_s: float = 0.0
     usage: Usage | None = None
     output_tokens: int = 0
+    called_tool: bool | None = None
+    """None where nobody looked."""
     reason: str = ""
     """Why it did not end well."""
     tap: StreamTap = field(default_factory=StreamTap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 
 from steersman.predictors.text import TextFeatures, text_features
 from steersman.predictors.tokens import TokenCounter
+from steersman.predictors.wording import Wording
 from steersman.serving.config import LimitSettings, TimeoutSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.headers import Hints, header_bytes, parse_hints
@@ -133,9 +134,11 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
     raise ApiError(404, Code.MODEL_NOT_FOUND, message, param="model")
 
 
-def understand(intake: Intake, pool: Pool, counter: TokenCounter, request_id: str) -> Request:
+def understand(
+    intake: Intake, pool: Pool, counter: TokenCounter, wording: Wording, request_id: str
+) -> Request:
     """The request's features (SPEC A1)."""
-    now = datetime.now().astimezone()
+    now = datetime.now(UTC)
     adapter = any(replica.cards.get(pool.model, {}).get("parent") for replica in pool.replicas)
     return intake.text.request(
         request_id=request_id,
@@ -146,5 +149,6 @@ def understand(intake: Intake, pool: Pool, counter: TokenCounter, request_id: st
         priority=intake.hints.priority,
         lora_adapter=pool.model if adapter else None,
         session_id=intake.hints.session_id,
+        wording=wording.score(intake.text.words),
         hour_of_day=now.hour + now.minute / 60.0 + now.second / 3600.0,
     )

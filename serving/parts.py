@@ -14,9 +14,10 @@ from typing import Any
 
 from steersman.env.profiles import load_profile, with_limits
 from steersman.predictors import ledger as L
-from steersman.predictors.history import TenantHistory
+from steersman.predictors.past import Past
 from steersman.predictors.text import BLOCK_TOKENS
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
+from steersman.predictors.wording import Wording
 from steersman.serving.config import BackendSettings, RouterSettings
 from steersman.serving.health import HealthCheck, HealthMonitor
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
@@ -44,6 +45,7 @@ class Parts:
     fleet: Fleet
     models: ServedModels
     counter: TokenCounter
+    wording: Wording
     router: Router
     proxy: Proxy
     recorder: Recorder
@@ -120,10 +122,11 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
     counter = TokenizerCounter(settings.tokenizer) if settings.tokenizer else CalibratedCounter()
-    history = TenantHistory()
+    wording = Wording()
+    past = Past()
     upstream = Upstream(settings.timeouts, settings.limits)
     monitor = HealthMonitor(fleet, metrics)
-    router = Router(fleet, models, history, metrics, clock)
+    router = Router(fleet, models, past, metrics, clock)
     log = _open_log(settings, metrics)
     checks: list[ControlLoop] = []
     for replica in fleet.replicas:
@@ -142,9 +145,10 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         fleet=fleet,
         models=models,
         counter=counter,
+        wording=wording,
         router=router,
         proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
-        recorder=Recorder(history, counter, metrics, log, clock),
+        recorder=Recorder(past, counter, wording, metrics, log, clock),
         upstream=upstream,
         monitor=monitor,
         log=log,

@@ -131,7 +131,7 @@ class Fleet:
 
     def set_healthy(self, replica: Replica, healthy: bool) -> None:
         """A replica is taken out or brought back; one that went down forgets its prefix cache."""
-        self.state[replica.index, L.HEALTHY] = float(healthy)
+        L.on_health(self.state, replica.index, healthy)
         if not healthy:
             self.prefixes.forget(replica.index)
 

@@ -1,4 +1,4 @@
-"""What is remembered of a request that ended: metrics, the tenant's history, the outcome log."""
+"""What is remembered of a request that ended: metrics, the past, the outcome log."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 import time
 
 from steersman.predictors.features import REQUEST_INDEX
-from steersman.predictors.history import TenantHistory
 from steersman.predictors.latency import LATENCY_OUTPUTS
+from steersman.predictors.past import Past
 from steersman.predictors.tokens import TokenCounter
+from steersman.predictors.wording import Wording
 from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -16,6 +17,7 @@ from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord
 from steersman.traces.schema import Decision, Outcome, Status
 
 NAN = math.nan
+_USUAL_TOKENS = REQUEST_INDEX["tenant_long_p50"]
 NO_DECISION = Decision(-1, "")
 
 
@@ -24,14 +26,16 @@ class Recorder:
 
     def __init__(
         self,
-        history: TenantHistory,
+        past: Past,
         counter: TokenCounter,
+        wording: Wording,
         metrics: RouterMetrics,
         log: OutcomeLogWriter | None,
         clock: Clock,
     ) -> None:
-        self._history = history
+        self._past = past
         self._counter = counter
+        self._wording = wording
         self._metrics = metrics
         self._log = log
         self._clock = clock
@@ -51,7 +55,10 @@ class Recorder:
         if outcome.status is not Status.OK:
             return
         request = exchange.prepared.request
-        self._history.observe(request.tenant, request.model, outcome.output_tokens)
+        self._past.end(request, outcome.output_tokens, outcome.called_tool)
+        if not request.max_tokens or outcome.output_tokens < request.max_tokens:
+            usual_tokens = float(exchange.prepared.features[_USUAL_TOKENS])
+            self._wording.learn(exchange.intake.text.words, outcome.output_tokens, usual_tokens)
         if exchange.usage is not None:
             self._counter.learn(request.model, exchange.intake.text, exchange.usage.prompt_tokens)
 
@@ -94,6 +101,7 @@ def outcome_of(exchange: Exchange) -> Outcome:
         tpot_s=tpot_s,
         e2e_s=e2e_s,
         retries=exchange.retries,
+        called_tool=exchange.called_tool,
     )
 
 

@@ -20,7 +20,7 @@ from steersman.serving.health import HealthMonitor
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Replica
-from steersman.serving.tap import Usage, read_usage
+from steersman.serving.tap import Usage, calls_tool, read_usage
 from steersman.serving.upstream import FAILURES, describe_failure
 from steersman.traces.schema import Status
 
@@ -103,6 +103,7 @@ class Relay:
         if not response.content.at_eof():
             await self._rest(exchange, flight, answer, chunks)
             return
+        exchange.called_tool = calls_tool(answer.body)
         self._landed(exchange, flight, response.status, read_usage(answer.body))
         await exchange.send_whole(answer)
 
@@ -135,7 +136,8 @@ class Relay:
             async for chunk in chunks:
                 if exchange.first_token_s is None:
                     exchange.first_token_s = self.clock()
-                    flight.first_token(exchange.first_token_s)
+                    if response.status < 400:  # how fast it refuses says nothing about its tokens
+                        flight.first_token(exchange.first_token_s)
                     await exchange.start(response.status, H.downstream_headers(response.raw_headers))
                 tap.feed(chunk)
                 await self._piece(exchange, chunk)
@@ -154,6 +156,7 @@ class Relay:
             exchange.reason = Code.STREAM_BROKEN.value
             exchange.output_tokens = exchange.streamed_tokens
         else:
+            exchange.called_tool = tap.called_tool
             self._landed(exchange, flight, response.status, tap.usage())
         await exchange.end()
 

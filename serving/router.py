@@ -22,9 +22,9 @@ from steersman.predictors.features import (
     request_features,
     slo_s,
 )
-from steersman.predictors.history import TenantHistory
 from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
+from steersman.predictors.past import Past
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -114,21 +114,20 @@ class Router:
         self,
         fleet: Fleet,
         deciders: Deciders,
-        history: TenantHistory,
+        past: Past,
         metrics: RouterMetrics,
         clock: Clock,
     ) -> None:
         self._fleet = fleet
         self._deciders = deciders
-        self._history = history
+        self._past = past
         self._metrics = metrics
         self._clock = clock
 
     def prepare(self, request: Request, pool: Pool, hints: Hints) -> Prepared:
-        """Predict the output length and settle the objectives."""
+        """Predict the output length and settle the objectives. To be called once per request."""
         start = perf_counter()
-        p50, p90 = self._history.quantiles(request.tenant, request.model)
-        known = length_features(request, p50, p90)
+        known = length_features(request, self._past.begin(request))
         predicted = self._deciders.length.predict(known[None])
         output_p50, output_p90 = float(predicted[0, 0]), float(predicted[0, 1])
         # Of the whole pool, healthy or not; the client's own objectives come first.

@@ -15,6 +15,13 @@ import orjson
 _KEPT_BYTES = 4 * 2**10
 """Of the end of a stream, at least: the event with `usage` has under 1 KiB, and `[DONE]` follows."""
 _MARK = b"\ndata:"
+_TOOL_CALLS = (
+    b'"finish_reason":"tool_calls"',
+    b'"finish_reason": "tool_calls"',
+    b'"finish_reason":"function_call"',
+    b'"finish_reason": "function_call"',
+)
+"""How an engine says that its answer calls a tool. In a text the quotes would be escaped."""
 _ERROR = re.compile(rb'^data: *\{ *"error" *:', re.MULTILINE)
 """How an engine says, in a stream it has begun, that it cannot go on."""
 
@@ -72,10 +79,20 @@ class StreamTap:
                     return usage
         return None
 
+    @property
+    def called_tool(self) -> bool:
+        """Whether the end of the stream says that the answer calls a tool."""
+        return calls_tool(b"".join(self._kept))
+
     def estimated_tokens(self, *, chat: bool) -> int:
         """Output tokens where the backend did not say: an event each, but for the first of a chat (the
         role) and the last (`[DONE]`)."""
         return max(self.events - (2 if chat else 1), min(self.events, 1))
+
+
+def calls_tool(answer: bytes) -> bool:
+    """Whether an answer, or the end of one, calls a tool."""
+    return any(mark in answer for mark in _TOOL_CALLS)
 
 
 def read_usage(document: bytes) -> Usage | None:

@@ -25,8 +25,12 @@ COLUMN_DTYPES: dict[str, type[np.generic]] = {
     "priority": np.int8,
     "stream": np.bool_,
     "tools": np.int16,
+    "tool_choice": np.int8,
     "has_code": np.bool_,
     "question_type": np.int8,
+    "question_bytes": np.int64,
+    "asked_tokens": np.int64,
+    "wording": np.float64,
     "turns": np.int32,
     "model": np.int32,
     "tenant": np.int32,
@@ -35,6 +39,7 @@ COLUMN_DTYPES: dict[str, type[np.generic]] = {
     "parent": np.int64,
     "think_time_s": np.float64,
     "hour_of_day": np.float64,
+    "called_tool": np.int8,
 }
 """The per-request columns, in the order of the dataclass."""
 
@@ -94,8 +99,12 @@ class Columns:
             r.priority,
             r.stream,
             min(r.tools, MAX_TOOLS),
+            r.tool_choice,
             r.has_code,
             _QUESTION_CODES[r.question_type],
+            r.question_bytes,
+            r.asked_tokens,
+            r.wording,
             r.turns,
             models.code(r.model),
             tenants.code(r.tenant),
@@ -103,6 +112,7 @@ class Columns:
             -1 if r.session_id is None else sessions.code(r.session_id),
             r.think_time_s,
             np.nan if r.hour_of_day is None else r.hour_of_day,
+            -1 if r.called_tool is None else r.called_tool,
         )
         for append, value in zip(self._appends, values, strict=True):
             append(value)

@@ -12,7 +12,15 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from steersman.traces.schema import Decision, Outcome, Priority, QuestionType, Request, Status
+from steersman.traces.schema import (
+    Decision,
+    Outcome,
+    Priority,
+    QuestionType,
+    Request,
+    Status,
+    ToolChoice,
+)
 
 NAN = math.nan
 
@@ -44,8 +52,12 @@ class OutcomeRecord:
     priority: Priority = Priority.INTERACTIVE
     stream: bool = True
     tools: int = 0
+    tool_choice: ToolChoice = ToolChoice.AUTO
     has_code: bool = False
     question_type: QuestionType = QuestionType.UNKNOWN
+    question_bytes: int = 0
+    asked_tokens: int = 0
+    wording: float = 0.0
     turns: int = 1
     lora_adapter: str | None = None
     session_id: str | None = None
@@ -100,6 +112,7 @@ class OutcomeRecord:
     cached_tokens: int = 0
     preemptions: int = 0
     retries: int = 0
+    called_tool: bool | None = None
     error: str = ""
     """Machine-readable reason of a failure or refusal."""
 
@@ -126,7 +139,8 @@ class OutcomeRecord:
     def request(self, arrival_s: float) -> Request:
         """The request again, as part of a trace; its parent and think time are the reader's business."""
         shared = {name: getattr(self, name) for name in _REQUEST_FIELDS if name != "arrival_s"}
-        return Request(arrival_s=arrival_s, output_tokens=self.output_tokens, **shared)
+        ended = {"output_tokens": self.output_tokens, "called_tool": self.called_tool}
+        return Request(arrival_s=arrival_s, **ended, **shared)
 
     def to_json(self) -> bytes:
         """One JSON object without line breaks. NaN and infinities are the strings "nan", "inf", "-inf".
@@ -157,7 +171,9 @@ class OutcomeRecord:
 
 _NAMES = tuple(f.name for f in fields(OutcomeRecord))
 _REQUEST_FIELDS = tuple(
-    f.name for f in fields(Request) if f.name in _NAMES and f.name != "output_tokens"
+    f.name
+    for f in fields(Request)
+    if f.name in _NAMES and f.name not in ("output_tokens", "called_tool")
 )
 _OUTCOME_FIELDS = (
     "status",
@@ -168,6 +184,7 @@ _OUTCOME_FIELDS = (
     "cached_tokens",
     "preemptions",
     "retries",
+    "called_tool",
 )
 
 
@@ -195,6 +212,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "block_hashes": tuple,
     "priority": Priority,
     "question_type": QuestionType,
+    "tool_choice": ToolChoice,
     "status": Status,
 }
 """How the fields that JSON does not hold as they are become what they were."""

@@ -35,6 +35,14 @@ class Batching(StrEnum):
     """As many whole prompts as fit, and no more until all of them have ended."""
 
 
+class ToolChoice(IntEnum):
+    """Whether the model may, or must, answer with a tool call; matters only where tools are offered."""
+
+    NONE = 0
+    AUTO = 1
+    REQUIRED = 2
+
+
 class QuestionType(StrEnum):
     """What kind of answer a prompt asks for (SPEC A1)."""
 
@@ -81,8 +89,16 @@ class Request:
     stream: bool = True
     tools: int = 0
     """Number of tool definitions offered."""
+    tool_choice: ToolChoice = ToolChoice.AUTO
     has_code: bool = False
     question_type: QuestionType = QuestionType.UNKNOWN
+    question_bytes: int = 0
+    """Of the last user message, in UTF-8; 0 where there is no text."""
+    asked_tokens: int = 0
+    """Length of answer that the last user message asks for, where it names one; 0: it does not."""
+    wording: float = 0.0
+    """What the words of the last user message say of the answer: log of its expected length over the
+    usual (`predictors/wording.py`); 0 where nothing is known."""
     turns: int = 1
     """Messages in the conversation so far, this one included."""
     lora_adapter: str | None = None
@@ -96,7 +112,9 @@ class Request:
     block_tokens: int = 0
     """Tokens per prefix block; 0 where there are no hashes."""
     hour_of_day: float | None = None
-    """0 ≤ hour < 24, local to the service; None where the trace has no wall clock."""
+    """0 ≤ hour < 24, UTC in the router; a trace has the hours of its recording, or None."""
+    called_tool: bool | None = None
+    """Whether the answer calls a tool: known in a trace, unknown (None) in the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +270,8 @@ class Outcome:
     """Arrival to last token; NaN if it did not end well."""
     preemptions: int = 0
     retries: int = 0
+    called_tool: bool | None = None
+    """Whether the answer called a tool; None where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)

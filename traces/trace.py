@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from steersman.traces.columns import COLUMN_DTYPES, QUESTION_TYPES, Columns, gather_blocks
 from steersman.traces.errors import TraceError
-from steersman.traces.schema import Priority, Request
+from steersman.traces.schema import Priority, Request, ToolChoice
 from steersman.traces.statistics import summarise
 
 Float64 = NDArray[np.float64]
@@ -42,9 +42,14 @@ class Trace:
     priority: NDArray[np.int8]
     stream: NDArray[np.bool_]
     tools: NDArray[np.int16]
+    tool_choice: NDArray[np.int8]
+    """`ToolChoice`."""
     has_code: NDArray[np.bool_]
     question_type: NDArray[np.int8]
     """Position in `QuestionType`."""
+    question_bytes: NDArray[np.int64]
+    asked_tokens: NDArray[np.int64]
+    wording: NDArray[np.float64]
     turns: NDArray[np.int32]
     model: NDArray[np.int32]
     """Position in `models`."""
@@ -60,6 +65,8 @@ class Trace:
     """From the parent's last token to this arrival."""
     hour_of_day: NDArray[np.float64]
     """NaN: unknown."""
+    called_tool: NDArray[np.int8]
+    """1: the answer calls a tool, 0: it does not, -1: unknown."""
     block_offsets: NDArray[np.int64]
     """(n + 1,): request i has the hashes `block_hashes[block_offsets[i]:block_offsets[i + 1]]`."""
     block_hashes: NDArray[np.int64]
@@ -133,8 +140,9 @@ class Trace:
         offsets = self.block_offsets[start : stop + 1].tolist()
         hashes = self.block_hashes[offsets[0] : offsets[-1]].tolist()
         for i, values in enumerate(zip(*columns, strict=True)):
-            arrival, inputs, outputs, limit, priority, stream, tools, code, kind, turns, *rest = values
-            model, tenant, lora, session, parent, think, hour = rest
+            arrival, inputs, outputs, limit, priority, stream, tools, choice, code, kind, *rest = values
+            question, asked, wording, turns, model, tenant, lora, session, parent, *times = rest
+            think, hour, called = times
             first, last = offsets[i] - offsets[0], offsets[i + 1] - offsets[0]
             yield Request(
                 request_id=self.request_ids[start + i],
@@ -147,8 +155,12 @@ class Trace:
                 priority=Priority(priority),
                 stream=stream,
                 tools=tools,
+                tool_choice=ToolChoice(choice),
                 has_code=code,
                 question_type=QUESTION_TYPES[kind],
+                question_bytes=question,
+                asked_tokens=asked,
+                wording=wording,
                 turns=turns,
                 lora_adapter=None if lora < 0 else self.loras[lora],
                 session_id=None if session < 0 else self.sessions[session],
@@ -157,6 +169,7 @@ class Trace:
                 block_hashes=tuple(hashes[first:last]),
                 block_tokens=self.block_tokens if last > first else 0,
                 hour_of_day=None if hour != hour else hour,  # noqa: PLR0124 (NaN)
+                called_tool=None if called < 0 else bool(called),
             )
 
     @staticmethod

@@ -122,8 +122,12 @@ def _write_parquet(file: BinaryIO, requests: Iterable[Request]) -> int:
         "priority": pa.int8(),
         "stream": pa.bool_(),
         "tools": pa.int32(),
+        "tool_choice": pa.int8(),
         "has_code": pa.bool_(),
         "question_type": pa.dictionary(pa.int32(), pa.string()),
+        "question_bytes": pa.int64(),
+        "asked_tokens": pa.int64(),
+        "wording": pa.float64(),
         "turns": pa.int32(),
         "lora_adapter": pa.dictionary(pa.int32(), pa.string()),
         "session_id": pa.string(),
@@ -132,6 +136,7 @@ def _write_parquet(file: BinaryIO, requests: Iterable[Request]) -> int:
         "block_hashes": pa.list_(pa.int64()),
         "block_tokens": pa.int32(),
         "hour_of_day": pa.float64(),
+        "called_tool": pa.bool_(),
     }
     schema = pa.schema([(column, types[column]) for column in ALL_COLUMNS])
     count = 0

@@ -32,6 +32,7 @@ from steersman.predictors.latency import (
     LatencyModel,
 )
 from steersman.predictors.length import FallbackLength, LengthPredictor
+from steersman.traces.errors import TraceError
 from steersman.traces.schema import Scenario
 from steersman.traces.trace import Trace
 
@@ -40,6 +41,7 @@ LEVELS = (0.5, 0.9)
 TRAIN_SHARE = 0.75
 """Of the trace, by time; the rest is for measuring."""
 FOLDS = 3
+LEAST_ROWS = 200
 TREES = 150
 PARAMETERS: dict[str, Any] = {
     "objective": "regression_l1",
@@ -95,19 +97,59 @@ def fit_latency(
         parts.append(sample_run(run, scenario, part, decisions, predictor))
         tell(0.7 * (i + 1) / len(plan), f"simulated run {i + 1} of {len(plan)}")
     seen, held = join(parts[:runs]), join(parts[runs:])
-    folds = np.repeat(np.arange(runs) % FOLDS, [len(part) for part in parts[:runs]])
-    forests, quantiles = [], []
-    for i, target in enumerate(TARGETS):
-        tell(0.7 + 0.12 * i, f"{target} forest")
-        forest, residuals = _fit(seen, target, folds, seed)
-        forests.append(forest)
-        quantiles.append([float(np.quantile(residuals, level)) for level in LEVELS])
-    tell(0.95, "export")
-    metrics = _measure(forests, quantiles, held)
-    metrics["rows"] = float(len(seen))
-    fitted = _export(forests, quantiles, seen.rows, metrics, seed)
+    groups = np.repeat(np.arange(runs), [len(part) for part in parts[:runs]])
+    fitted = fit_rows(
+        seen, groups, seed=seed, held=held, progress=lambda share, stage: tell(0.7 + 0.3 * share, stage)
+    )
     tell(1.0, "done")
     return fitted
+
+
+def fit_rows(
+    samples: LatencySamples,
+    groups: NDArray[np.int64],
+    *,
+    seed: int,
+    held: LatencySamples | None = None,
+    progress: Progress | None = None,
+) -> FittedModel:
+    """Fit, calibrate and export the latency model on any table of decisions and what became of them.
+
+    Args:
+        samples: simulated, or logged by a router; see `LatencySamples`.
+        groups: (len(samples),), what belongs together (a run, a minute of service): samples of one group
+            resemble each other, so that a residual counts only where its whole group was not learned
+            from. At least two different ones.
+        seed: of LightGBM and of the choice of parity rows.
+        held: others, to measure on; without them the metrics say only how many rows there were.
+        progress: told the share done.
+
+    Raises:
+        TraceError: too few samples, or all of one group.
+    """
+    tell = progress or silent
+    _check(samples, groups)
+    folds = np.unique(groups, return_inverse=True)[1] % FOLDS
+    forests, quantiles = [], []
+    for i, target in enumerate(TARGETS):
+        tell(0.4 * i, f"{target} forest")
+        forest, residuals = _fit(samples, target, folds, seed)
+        forests.append(forest)
+        quantiles.append([float(np.quantile(residuals, level)) for level in LEVELS])
+    tell(0.8, "export")
+    metrics = {"rows": float(len(samples))}
+    if held is not None:
+        metrics |= _measure(forests, quantiles, held)
+    return _export(forests, quantiles, samples.rows, metrics, seed)
+
+
+def _check(samples: LatencySamples, groups: NDArray[np.int64]) -> None:
+    if len(samples) < LEAST_ROWS:
+        raise TraceError(
+            f"{len(samples)} outcomes to learn latencies from, {LEAST_ROWS} are needed; collect more"
+        )
+    if len(np.unique(groups)) < 2:
+        raise TraceError("all outcomes are of one group; give each run, or minute, a group of its own")
 
 
 def _fit(

@@ -60,16 +60,32 @@ def fit_length(trace: Trace, *, seed: int, progress: Progress | None = None) -> 
     Raises:
         TraceError: too few rows to learn from.
     """
-    tell = progress or silent
-    tell(0.0, "features")
     known = trace.output_tokens >= 1
-    if int(known.sum()) < LEAST_ROWS:
-        raise TraceError(
-            f"trace '{trace.name}': {int(known.sum())} requests with known output tokens, "
-            f"a length model needs {LEAST_ROWS}; give a longer trace"
-        )
     rows = trace_length_features(trace)[known]
     outputs = trace.output_tokens[known].astype(np.float64)
+    return fit_length_rows(rows, outputs, seed=seed, source=f"trace '{trace.name}'", progress=progress)
+
+
+def fit_length_rows(
+    rows: Rows, outputs: Values, *, seed: int, source: str = "", progress: Progress | None = None
+) -> FittedModel:
+    """The same on any table of requests in order of time: a trace's, or those a router logged.
+
+    Args:
+        rows: (n, len(LENGTH_FEATURES)), as known when each request came.
+        outputs: (n,), output tokens, at least 1.
+        source: where they are from, for errors.
+
+    Raises:
+        TraceError: too few rows to learn from.
+    """
+    tell = progress or silent
+    tell(0.0, "features")
+    if len(rows) < LEAST_ROWS:
+        raise TraceError(
+            f"{source or 'length model'}: {len(rows)} requests with known output tokens, "
+            f"a length model needs {LEAST_ROWS}; give a longer trace"
+        )
     first, second = (int(share * len(rows)) for share in SPLIT)
     forests, shifts, trees = [], [], []
     for i, level in enumerate(LEVELS):

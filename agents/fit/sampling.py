@@ -44,7 +44,7 @@ class LatencySamples:
     tpot_s: NDArray[np.float64]
     """0 for an answer of one token."""
     load: NDArray[np.float64]
-    """Of the run, over the saturation of its mix."""
+    """Of the run, over the saturation of its mix; NaN where it is unknown (a router's log)."""
 
     def __len__(self) -> int:
         return len(self.ttft_s)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from steersman.agents.learned.config import NetworkSettings
 from steersman.predictors.features import (
+    HISTORY_FEATURES,
     POOL_FEATURES,
     REPLICA_FEATURES,
     REPLICA_INDEX,
@@ -30,9 +31,17 @@ MASKED = -1e9
 """Score of a replica that may not be chosen: its probability underflows to exactly 0."""
 
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
-IGNORED = ("hour_sin", "hour_cos")
-"""Request features that only the length model should read: a policy trained on part of a day would make
-something of the hour, and meet other hours when it serves."""
+IGNORED = (
+    "hour_sin",
+    "hour_cos",
+    "question_bytes",
+    "asked_tokens",
+    "wording",
+    *(name for name in HISTORY_FEATURES if name.startswith(("tenant_", "session_"))),
+)
+"""Request features that only the length model should read. A policy trained on part of a day would make
+something of the hour, and meet other hours when it serves; what words and the past say of an answer's
+length is in the predicted length."""
 _UNREAD = 1e12
 """Standard deviation that is given to what must not be read: whatever comes, it is about zero."""
 _CLIP = 6.0

@@ -38,6 +38,19 @@ def test_the_compiled_ledger_is_the_plain_one(events: list[tuple[str, tuple[Any,
         assert np.array_equal(plain, compiled), name
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), TIME), max_size=20))
+def test_the_compiled_ledger_knows_cold_replicas_too(events: list[tuple[int, bool, float]]) -> None:
+    plain = np.zeros((3, ledger.STATE_WIDTH))
+    plain[2, ledger.WEIGHTS_GIB] = 1.0
+    compiled = plain.copy()
+    for index, healthy, ttft_s in events:
+        for module, state in ((ledger, plain), (COMPILED, compiled)):
+            module.on_health(state, index, healthy)
+            module.on_first_token(state[index], 0.0, ttft_s, 0.1)
+        assert np.array_equal(plain, compiled)
+
+
 def test_compiling_leaves_the_module_alone() -> None:
     assert type(ledger.on_dispatch).__name__ == "function"
     assert type(COMPILED.on_dispatch).__name__ == "CPUDispatcher"

@@ -9,7 +9,7 @@ from steersman.env.profiles import load_profile
 from steersman.env.requests import request_table
 from steersman.predictors import analytic, ledger
 from steersman.predictors.features import length_features, request_features, slo_s
-from steersman.predictors.history import causal_quantiles
+from steersman.predictors.past import causal_past
 from steersman.traces.errors import TraceError
 from steersman.traces.schema import Priority, QuestionType, Request
 from steersman.traces.trace import Trace
@@ -52,9 +52,9 @@ def traces(draw: st.DrawFn) -> Trace:
 def test_columns_are_what_the_router_computes_one_by_one(trace: Trace) -> None:
     quantiles = np.tile((30.0, 90.0), (len(trace), 1))
     table = request_table(trace, STATE, output_quantiles=quantiles)
-    history = causal_quantiles(trace)
+    past = causal_past(trace)
     for row, request in enumerate(trace.requests()):
-        length = length_features(request, history[row, 0], history[row, 1])
+        length = length_features(request, past[row].tolist())
         ttft_slo_s, tpot_slo_s = slo_s(STATE, float(request.input_tokens))
         expected = request_features(length, 30.0, 90.0, ttft_slo_s, tpot_slo_s)
         assert np.array_equal(table.features[row], expected)

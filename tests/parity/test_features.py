@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from steersman.predictors.bulk import output_quantiles, trace_length_features
 from steersman.predictors.features import length_features
-from steersman.predictors.history import causal_quantiles
 from steersman.predictors.length import FallbackLength
-from steersman.traces.schema import Priority, QuestionType, Request
+from steersman.predictors.past import Past, causal_past
+from steersman.traces.schema import Priority, QuestionType, Request, ToolChoice
 from steersman.traces.trace import Trace
 
 REQUESTS = st.lists(
@@ -27,8 +27,14 @@ REQUESTS = st.lists(
         priority=st.sampled_from(Priority),
         stream=st.booleans(),
         tools=st.integers(0, 200),
+        tool_choice=st.sampled_from(ToolChoice),
         has_code=st.booleans(),
         question_type=st.sampled_from(QuestionType),
+        question_bytes=st.integers(0, 10**6),
+        asked_tokens=st.integers(0, 10**4),
+        wording=st.floats(-3, 3),
+        session_id=st.sampled_from([None, "s", "t"]),
+        called_tool=st.none() | st.booleans(),
         turns=st.integers(1, 500),
         lora_adapter=st.none() | st.sampled_from(["x", "y"]),
         block_hashes=st.lists(st.integers(0, 2**63 - 1), max_size=5).map(tuple),
@@ -49,12 +55,9 @@ REQUESTS = st.lists(
 @settings(deadline=None)
 def test_a_traces_features_are_its_requests_features(requests: list[Request]) -> None:
     trace = Trace.from_requests("t", requests)
-    quantiles = causal_quantiles(trace)
+    past = causal_past(trace)
     bulk = trace_length_features(trace)
-    single = [
-        length_features(trace.request(row), p50, p90)
-        for row, (p50, p90) in enumerate(quantiles.tolist())
-    ]
+    single = [length_features(trace.request(row), past[row].tolist()) for row in range(len(trace))]
     assert bulk.dtype == np.float32
     assert np.array_equal(bulk, np.stack(single))
 

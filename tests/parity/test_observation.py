@@ -21,10 +21,10 @@ from steersman.env.engine_metrics import EngineMetrics
 from steersman.env.outcomes import OutcomeTable
 from steersman.env.profiles import load_profile
 from steersman.predictors import ledger as L
-from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES
-from steersman.predictors.history import TenantHistory
+from steersman.predictors.features import HISTORY_FEATURES, LENGTH_FEATURES, REQUEST_FEATURES
 from steersman.predictors.latency import AnalyticLatency, LatencyPredictor
 from steersman.predictors.length import LengthPredictor
+from steersman.predictors.past import Past
 from steersman.serving.config import BackendSettings, HealthSettings
 from steersman.serving.flight import Flight
 from steersman.serving.headers import NO_HINTS
@@ -37,8 +37,8 @@ from steersman.traces.trace import Trace
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 PROFILES = ("a100-llama-3.1-8b", "h100-llama-3.1-8b", "l40s-llama-3.1-8b")
-_HISTORY = [REQUEST_FEATURES.index(n) for n in ("tenant_output_p50", "tenant_output_p90")]
-"""What the tenant's past says is the trace's business in the simulator: not compared."""
+_HISTORY = [REQUEST_FEATURES.index(name) for name in HISTORY_FEATURES]
+"""What the past says is the trace's business in the simulator: not compared."""
 
 
 class Scripted:
@@ -98,7 +98,7 @@ class Replay:
         )
         self.deciders = Scripted(make_policy("marginal-cost", seed=0), quantiles)
         clock = lambda: self.now_s  # noqa: E731
-        self.router = Router(self.fleet, self.deciders, TenantHistory(), RouterMetrics(), clock)
+        self.router = Router(self.fleet, self.deciders, Past(), RouterMetrics(), clock)
         self.flights: dict[int, Flight] = {}
         self.begun: set[int] = set()
 

@@ -1,44 +1,62 @@
-"""Tenant history: right quantiles, bounded, and never from the future."""
+"""Tenant history: right quantiles, apart by tenant and model, bounded."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steersman.predictors.history import (
-    NOMINAL_TPOT_S,
-    NOMINAL_TTFT_S,
-    RollingQuantiles,
-    TenantHistory,
-    causal_quantiles,
+from steersman.predictors.history import HISTORY_WIDTH, WINDOWS, RollingQuantiles, TenantHistory
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=60),
+    st.lists(st.integers(1, 20), min_size=1, max_size=3),
+    st.floats(0, 1),
 )
-from steersman.traces.schema import Request
-from steersman.traces.trace import Trace
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 20), st.floats(0, 1))
 def test_rolling_quantiles_are_numpys_of_the_last_values(
-    values: list[int], window: int, level: float
+    values: list[int], windows: list[int], level: float
 ) -> None:
-    rolling = RollingQuantiles(window)
+    rolling = RollingQuantiles(tuple(windows))
     for value in values:
         rolling.add(value)
-    assert rolling.quantile(level) == pytest.approx(np.quantile(values[-window:], level), abs=1e-9)
-    assert len(rolling) == min(len(values), window)
+    for i, window in enumerate(windows):
+        assert rolling.quantile(i, level) == pytest.approx(
+            np.quantile(values[-window:], level), abs=1e-9
+        )
+    assert rolling.count == min(len(values), max(windows))
+
+
+def told(history: TenantHistory, tenant: str, model: str, answers: Iterable[int]) -> TenantHistory:
+    for tokens in answers:
+        history.observe(tenant, model, tokens)
+    return history
 
 
 def test_tenants_and_models_are_apart() -> None:
-    history = TenantHistory()
-    history.observe("a", "m", 100)
-    history.observe("b", "m", 300)
-    history.observe("a", "n", 500)
-    assert history.quantiles("a", "m") == (100, 100)
-    assert history.quantiles("b", "m") == (300, 300)
-    assert history.quantiles("c", "m") == (0, 0)
+    history = told(TenantHistory(), "a", "m", [100])
+    told(history, "b", "m", [300])
+    told(history, "a", "n", [500])
+    assert history.features("a", "m") == (*(100,) * 8, 1)
+    assert history.features("b", "m") == (*(300,) * 8, 1)
+    assert history.features("a", "x") == (0,) * HISTORY_WIDTH
+
+
+def test_an_unknown_tenant_has_the_models_answers_but_none_of_its_own() -> None:
+    history = told(told(TenantHistory(), "a", "m", [100]), "b", "m", [300])
+    assert history.features("c", "m") == (*(200, 280) * 4, 0)
+
+
+def test_short_windows_follow_what_changed() -> None:
+    history = told(TenantHistory(), "a", "m", [*[10] * 1000, *[90] * WINDOWS[0]])
+    p50, p90, recent_p50, recent_p90, long_p50, long_p90, *_, answers = history.features("a", "m")
+    assert (recent_p50, recent_p90) == (90, 90)
+    assert (p50, long_p50, long_p90) == (10, 10, 10)
+    assert p90 >= 10
+    assert answers == max(WINDOWS)
 
 
 def test_the_least_recently_active_tenants_are_forgotten() -> None:
@@ -46,64 +64,31 @@ def test_the_least_recently_active_tenants_are_forgotten() -> None:
     for tenant in ("a", "b", "a", "c"):
         history.observe(tenant, "m", 10)
     assert len(history) == 2
-    assert history.quantiles("a", "m") == (10, 10)
-    assert history.quantiles("b", "m") == (0, 0)
+    assert history.features("a", "m")[-1] == 2
+    assert history.features("b", "m")[-1] == 0
 
 
-def test_an_empty_answer_teaches_nothing() -> None:
-    history = TenantHistory()
-    history.observe("a", "m", 0)
+def test_an_empty_answer_teaches_nothing_and_an_absurd_one_is_held() -> None:
+    history = told(TenantHistory(), "a", "m", [0])
     assert len(history) == 0
+    told(history, "a", "m", [2**60])
+    assert history.features("a", "m")[0] == 2**31 - 1
 
 
-REQUESTS = st.lists(
-    st.tuples(
-        st.floats(0, 60),
-        st.one_of(st.none(), st.integers(0, 2000)),
-        st.sampled_from(["a", "b"]),
-        st.sampled_from(["m", "n"]),
-    ),
-    min_size=1,
-    max_size=40,
-)
+@given(st.lists(st.integers(1, 5000), max_size=80))
+def test_a_blend_lies_between_what_it_is_of(answers: list[int]) -> None:
+    features = told(TenantHistory(), "a", "m", answers).features("a", "m")
+    for level in range(2):
+        windows = features[level:6:2]
+        assert min(windows) - 1e-6 <= features[6 + level] <= max(windows) + 1e-6
 
 
-def make_trace(rows: list[tuple[float, int | None, str, str]]) -> Trace:
-    requests = [
-        Request(f"r{i}", arrival, 10, output_tokens=output, tenant=tenant, model=model)
-        for i, (arrival, output, tenant, model) in enumerate(sorted(rows, key=lambda row: row[0]))
-    ]
-    return Trace.from_requests("t", requests)
-
-
-@given(REQUESTS, st.integers(1, 5))
-def test_the_bulk_form_equals_a_live_service(
-    rows: list[tuple[float, int | None, str, str]], window: int
-) -> None:
-    trace = make_trace(rows)
-    bulk = causal_quantiles(trace, window=window)
-    requests = list(trace.requests())
-    for i, request in enumerate(requests):
-        ended = sorted(
-            (r.arrival_s + NOMINAL_TTFT_S + r.output_tokens * NOMINAL_TPOT_S, j)
-            for j, r in enumerate(requests)
-            if r.output_tokens is not None
-        )
-        history = TenantHistory(window=window)
-        for end_s, j in ended:
-            if end_s <= request.arrival_s and j < i:
-                earlier = requests[j]
-                history.observe(earlier.tenant, earlier.model, earlier.output_tokens or 0)
-        assert tuple(bulk[i]) == history.quantiles(request.tenant, request.model)
-
-
-@given(REQUESTS, st.data())
-def test_the_future_changes_nothing(
-    rows: list[tuple[float, int | None, str, str]], data: st.DataObject
-) -> None:
-    trace = make_trace(rows)
-    row = data.draw(st.integers(0, len(trace) - 1))
-    outputs = trace.output_tokens.copy()
-    outputs[row:] = 777
-    changed = dataclasses.replace(trace, output_tokens=outputs)
-    assert np.array_equal(causal_quantiles(trace)[: row + 1], causal_quantiles(changed)[: row + 1])
+def test_a_blend_follows_the_window_that_foresees_best() -> None:
+    rng = np.random.default_rng(0)
+    steady = told(TenantHistory(), "a", "m", rng.integers(1, 1000, 3000).tolist())
+    features = steady.features("a", "m")
+    assert abs(features[6] - features[4]) < abs(features[6] - features[2])
+    # Another level every fifty answers: only the shortest window is ever near.
+    changing = np.repeat(rng.integers(10, 1000, 40), 75)
+    features = told(TenantHistory(), "b", "m", changing.tolist()).features("b", "m")
+    assert features[6] == pytest.approx(features[2], rel=0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.predictors.features import LENGTH_FEATURES, length_features
+from steersman.predictors.past import Past
 from steersman.predictors.text import (
     BLOCK_BYTES,
     BLOCK_TOKENS,
@@ -21,7 +23,7 @@ from steersman.predictors.text import (
     block_hashes,
     text_features,
 )
-from steersman.traces.schema import Priority, QuestionType
+from steersman.traces.schema import Priority, QuestionType, ToolChoice
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -52,7 +54,7 @@ def test_no_body_raises(body: Any) -> None:
     assert 0 <= features.tools < 2**15
     assert len(features.block_hashes) <= MOST_BLOCKS
     request = features.request(request_id="r", arrival_s=0.0, input_tokens=1)
-    assert length_features(request, 0.0, 0.0).shape == (len(LENGTH_FEATURES),)
+    assert length_features(request, Past().begin(request)).shape == (len(LENGTH_FEATURES),)
 
 
 def test_a_chat_body_is_understood() -> None:
@@ -230,6 +232,59 @@ def test_the_last_user_message_decides_the_question_type() -> None:
         ]
     }
     assert text_features(body).question_type is QuestionType.TRANSLATION
+
+
+@pytest.mark.parametrize(
+    ("message", "tokens"),
+    [
+        ("Describe the sea in 300 words.", 400),
+        ("Write a 1,500-word essay", 2000),
+        ("Answer in one sentence", 25),
+        ("Give me two short paragraphs and 3 lines", 200),
+        ("Is it wet? Answer yes or no.", 3),
+        ("What does a word mean?", 0),
+        ("Count to 100", 0),
+        ("write 99999999 pages", 32_768),
+        ("", 0),
+    ],
+)
+def test_the_length_asked_for(message: str, tokens: int) -> None:
+    assert text_features(chat(message)).asked_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice"),
+    [
+        ({}, ToolChoice.AUTO),
+        ({"tool_choice": "auto"}, ToolChoice.AUTO),
+        ({"tool_choice": "none"}, ToolChoice.NONE),
+        ({"tool_choice": "required"}, ToolChoice.REQUIRED),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, ToolChoice.REQUIRED),
+        ({"function_call": {"name": "f"}}, ToolChoice.REQUIRED),
+        ({"tool_choice": ["odd"]}, ToolChoice.AUTO),
+    ],
+)
+def test_whether_a_tool_must_be_called(fields: dict[str, Any], choice: ToolChoice) -> None:
+    assert text_features(chat("x", tools=[{}], **fields)).tool_choice is choice
+
+
+def test_the_question_is_measured_apart_from_what_came_before() -> None:
+    body = chat("x" * 5000, "wie groß?")
+    body["messages"].append({"role": "tool", "content": "y" * 50})
+    features = text_features(body)
+    assert features.question_bytes == 10
+    assert features.size_bytes == 5060
+    assert features.words == text_features(chat("wie groß?")).words
+
+
+def test_a_huge_prompt_is_read_in_little_memory() -> None:
+    body = chat("wörd " * 2_000_000)
+    tracemalloc.start()
+    features = text_features(body)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert features.size_bytes == 12_000_000
+    assert most < 4_000_000
 
 
 def test_nothing_is_known_of_what_is_no_body() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steersman.serving.tap import StreamTap, Usage, read_usage
+from steersman.serving.tap import StreamTap, Usage, calls_tool, read_usage
 from tests.serving.backends import events
 
 
@@ -85,3 +85,17 @@ def test_cached_tokens_are_optional() -> None:
     details = b'"prompt_tokens_details":{"cached_tokens":"x"}'
     odd = b'{"usage":{"prompt_tokens":5,"completion_tokens":2,' + details + b"}}"
     assert read_usage(odd) == Usage(5, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "called"),
+    [
+        (b'data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n', True),
+        (b'data: {"choices":[{"delta":{},"finish_reason": "function_call"}]}\n\ndata: [DONE]\n\n', True),
+        (b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n', False),
+        (b'data: {"text":"\\"finish_reason\\":\\"tool_calls\\""}\n\ndata: [DONE]\n\n', False),
+    ],
+)
+def test_a_tool_call_is_seen_at_the_end(sent: bytes, called: bool) -> None:
+    assert fed(sent, [7, 40]).called_tool is called
+    assert calls_tool(sent) is called

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from steersman.traces.schema import Priority, QuestionType, Request
+from steersman.traces.schema import Priority, QuestionType, Request, ToolChoice
 
 times = st.floats(0, 1e6, allow_nan=False).map(lambda t: round(t, 6))
 names = st.text('ab é☃/,"', max_size=8)
@@ -32,8 +32,12 @@ def requests(draw: st.DrawFn, max_size: int = 12) -> list[Request]:
                 priority=draw(st.sampled_from(Priority)),
                 stream=draw(st.booleans()),
                 tools=draw(st.integers(0, 100)),
+                tool_choice=draw(st.sampled_from(ToolChoice)),
                 has_code=draw(st.booleans()),
                 question_type=draw(st.sampled_from(QuestionType)),
+                question_bytes=draw(st.integers(0, 10**6)),
+                asked_tokens=draw(st.integers(0, 10**4)),
+                wording=draw(st.floats(-3, 3)),
                 turns=draw(st.integers(1, 100)),
                 lora_adapter=draw(st.none() | names.filter(bool)),
                 session_id=session,
@@ -42,6 +46,7 @@ def requests(draw: st.DrawFn, max_size: int = 12) -> list[Request]:
                 block_hashes=tuple(hashes),
                 block_tokens=16 if hashes else 0,
                 hour_of_day=draw(st.none() | st.floats(0, 23.999)),
+                called_tool=draw(st.none() | st.booleans()),
             )
         )
         if session is not None:

@@ -9,13 +9,14 @@ from typing import TypeVar
 from steersman.traces.readers.fields import MAX_TOKENS, Fields
 from steersman.traces.readers.order import Placed
 from steersman.traces.readers.source import Source
-from steersman.traces.schema import Priority, QuestionType, Request
+from steersman.traces.schema import Priority, QuestionType, Request, ToolChoice
 
 COLUMNS = ("arrival_s", "input_tokens")
 """The others may be left out, or empty; they then have `Request`'s defaults."""
 ALL_COLUMNS = tuple(field.name for field in dataclass_fields(Request))
 
 D = TypeVar("D", int, None)
+F = TypeVar("F", bool, None)
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -48,8 +49,14 @@ def _request(at: Fields, model: str) -> Request:
         priority=Priority(at.integer("priority", 0, 3)) if at.has("priority") else Priority.INTERACTIVE,
         stream=_flag(at, "stream", True),
         tools=_count(at, "tools", 0),
+        tool_choice=(
+            ToolChoice(at.integer("tool_choice", 0, 2)) if at.has("tool_choice") else ToolChoice.AUTO
+        ),
         has_code=_flag(at, "has_code", False),
         question_type=_question_type(at),
+        question_bytes=_count(at, "question_bytes", 0),
+        asked_tokens=_count(at, "asked_tokens", 0),
+        wording=at.number("wording") if at.has("wording") else 0.0,
         turns=_count(at, "turns", 1),
         lora_adapter=_text(at, "lora_adapter"),
         session_id=_text(at, "session_id"),
@@ -58,6 +65,7 @@ def _request(at: Fields, model: str) -> Request:
         block_hashes=hashes,
         block_tokens=at.integer("block_tokens", 1, MAX_TOKENS) if hashes else 0,
         hour_of_day=_hour(at),
+        called_tool=_flag(at, "called_tool", None),
     )
 
 
@@ -69,7 +77,7 @@ def _count(at: Fields, column: str, default: D) -> int | D:
     return at.integer(column, 0, MAX_TOKENS) if at.has(column) else default
 
 
-def _flag(at: Fields, column: str, default: bool) -> bool:
+def _flag(at: Fields, column: str, default: F) -> bool | F:
     if not at.has(column):
         return default
     flag = _FLAGS.get(str(at.raw(column)).lower())
