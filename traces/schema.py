@@ -212,6 +212,22 @@ class Observation:
     """(len(POOL_FEATURES),)"""
     mask: NDArray[np.bool_]
     """(n,): True where a replica may be chosen."""
+    identity: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+    """(2,): who asks, as stable keys of the tenant and of the session, 0 where unknown
+    (`predictors/identity.py`). For affinity and fairness; no model reads it."""
+    at_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(()))
+    """(): when, in seconds of the router's or the simulation's clock. Only differences mean anything."""
+
+    def single(self, i: int, n: int) -> Observation:
+        """The i-th of a batch, with its first n candidates; views."""
+        return Observation(
+            self.replicas[i, :n],
+            self.request[i],
+            self.pool[i],
+            self.mask[i, :n],
+            self.identity[i],
+            self.at_s[i, ...],
+        )
 
 
 @dataclass(frozen=True, slots=True)

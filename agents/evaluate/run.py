@@ -17,9 +17,10 @@ from steersman.env.cluster import Cluster
 from steersman.env.scenario import Split, load_source, make_trace
 from steersman.env.vector import ClusterBatch
 from steersman.predictors.bulk import trace_length_features
+from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthPredictor
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Observation, Scenario
+from steersman.traces.schema import Scenario
 from steersman.traces.trace import Trace
 
 PolicyFactory = Callable[[int, Clock], Policy]
@@ -51,8 +52,12 @@ class Protocol:
     """Predicts output lengths, for all policies alike."""
 
 
-def policy_factory(name: str, options: Mapping[str, object] | None = None) -> PolicyFactory:
-    """The factory of a policy of `agents/policies`.
+def policy_factory(
+    name: str,
+    options: Mapping[str, object] | None = None,
+    latency: LatencyPredictor | None = None,
+) -> PolicyFactory:
+    """The factory of a policy of `agents/policies`; arguments as of `make_policy`.
 
     Raises:
         ConfigError: unknown name or option; at once, not when the run begins.
@@ -61,7 +66,7 @@ def policy_factory(name: str, options: Mapping[str, object] | None = None) -> Po
 
     def make(seed: int, clock: Clock) -> Policy:
         del clock
-        return make_policy(name, seed=seed, options=options)
+        return make_policy(name, seed=seed, options=options, latency=latency)
 
     return make
 
@@ -193,7 +198,7 @@ def _play(places: Sequence[_Place], on_progress: Callable[[float], None]) -> Non
         seen = batch.observe()
         for i in np.flatnonzero(asked).tolist():
             n = places[i].replicas
-            own = Observation(seen.replicas[i, :n], seen.request[i], seen.pool[i], seen.mask[i, :n])
+            own = seen.single(i, n)
             choices[i] = places[i].policy.decide(own).choice
         batch.dispatch(choices, seen)
         waiting += int(asked.sum())
