@@ -43,7 +43,9 @@ def main() -> None:
     _write_native(OUT / "agent_sessions.parquet", _mingled(folder / "agent_sessions.jsonl.gz"))
     table = pq.read_table(folder / "mooncake_conversation_0-2400s.parquet")
     table = table.drop_columns(["prefix_blocks_seen_before"])
-    pq.write_table(table, OUT / "mooncake_conversation.parquet", compression="zstd", compression_level=19)
+    pq.write_table(
+        table, OUT / "mooncake_conversation.parquet", compression="zstd", compression_level=19
+    )
     for path in sorted(OUT.glob("*.parquet")):
         print(f"{path.name}: {pq.read_metadata(path).num_rows} requests, {path.stat().st_size} bytes")
 

@@ -8,6 +8,7 @@ seconds of the process's monotonic clock (in the router); sizes are tokens unles
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -414,5 +415,9 @@ class Scenario:
     conversations: Conversations | None = None
     """None: the trace as it is."""
     saturation_rps: float | None = None
-    """Measured saturation; None until measured."""
+    """Measured saturation on all of the traffic; None until measured."""
+    split_saturation_rps: Mapping[str, float] = field(default_factory=dict)
+    """The same on the traffic of a split, where that was measured: its requests may be heavier."""
+    split_traces: Mapping[str, str] = field(default_factory=dict)
+    """Traces of the splits, where they are recordings of their own (days); none: parts of `trace`."""
     conditions: Conditions = field(default_factory=Conditions)

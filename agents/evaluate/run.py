@@ -14,7 +14,7 @@ from steersman.agents.guard import Clock, Guard
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import NO_CANDIDATE, Policy
 from steersman.env.cluster import Cluster
-from steersman.env.scenario import Split, load_source, make_trace
+from steersman.env.scenario import Split, load_source, make_trace, saturation_of
 from steersman.env.vector import ClusterBatch
 from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.latency import LatencyPredictor
@@ -174,12 +174,10 @@ def course(scenario: Scenario, load: float, seed: int, protocol: Protocol, sourc
     Raises:
         ConfigError: the scenario has no `saturation_rps`.
     """
-    if scenario.saturation_rps is None:
-        raise ConfigError(f"scenario '{scenario.name}': 'saturation_rps' is not set; measure it first")
-    rate_rps = load * scenario.saturation_rps
+    rate_rps = load * saturation_of(scenario, protocol.split)
     window_s = max(protocol.window_s, protocol.requests / rate_rps)
     end_s = protocol.warmup_s + window_s
-    trace = make_trace(scenario, seed, duration_s=end_s, load=load, source=source)
+    trace = make_trace(scenario, seed, duration_s=end_s, load=load, split=protocol.split, source=source)
     features = trace_length_features(trace)
     quantiles = protocol.length.predict(features)
     return Course(scenario, Cell(scenario.name, load), seed, trace, quantiles, features, end_s)

@@ -89,7 +89,7 @@ class AibrixVtc:
         argmin of |index - x| + min(running / 100, 1) + U(0, 0.1)
 
     with input + 2 * estimated output tokens per request. It goes by position among the allowed
-    replicas. Requests without a tenant are one user's.
+    replicas. A request without a tenant goes anywhere.
     """
 
     name: ClassVar[str] = "aibrix-vtc"
@@ -105,6 +105,9 @@ class AibrixVtc:
         o, allowed = self._options, np.flatnonzero(observation.mask)
         if not len(allowed):
             return Decision(NO_CANDIDATE, self.name)
+        if not observation.identity[TENANT]:
+            choice = int(allowed[self._rng.integers(len(allowed))])
+            return Decision(choice, self.name, propensity=1.0 / len(allowed))
         user, now_s = int(observation.identity[TENANT]), float(observation.at_s)
         least, most = self._used.bounds(now_s)
         bucket = max(o.least_bucket, 0.5 * (least + most))

@@ -15,12 +15,8 @@ from steersman.traces.schema import Decision, Observation
 from steersman.traces.settings import Settings
 
 _QUEUE = REPLICA_INDEX["queue"]
-_SIGNALS = {
-    "e2e": (REPLICA_INDEX["mean_e2e_s"], REPLICA_INDEX["e2e_s"]),
-    "ttft": (REPLICA_INDEX["mean_ttft_s"], REPLICA_INDEX["ttft_s"]),
-    "tpot": (REPLICA_INDEX["mean_tpot_s"], REPLICA_INDEX["tpot_s"]),
-}
-"""Recent mean of each latency, and the estimate that stands in before the first outcome."""
+_MEAN = {name: REPLICA_INDEX[f"mean_{name}_s"] for name in ("e2e", "ttft", "tpot")}
+_ESTIMATE = {name: REPLICA_INDEX[f"{name}_s"] for name in ("e2e", "ttft", "tpot")}
 
 
 class PrequalOptions(Settings):
@@ -33,7 +29,11 @@ class PrequalOptions(Settings):
         description="Above this quantile of requests in flight a replica is hot (0.6 to 0.9).",
     )
     latency: Literal["e2e", "ttft", "tpot"] = Field(
-        default="e2e", description="Which recent mean latency decides among the cold."
+        default="e2e", description="Which latency decides among the cold."
+    )
+    signal: Literal["estimate", "recent"] = Field(
+        default="estimate",
+        description="Its estimate at the present load, or the mean of recent outcomes.",
     )
 
 
@@ -42,6 +42,9 @@ class Prequal:
 
     A replica with more requests in flight than the `hot_quantile` of all candidates is hot. The cold one
     with the least latency is taken; if all are hot, the one with the fewest requests in flight.
+
+    Prequal estimates a replica's latency from recent requests that met about as many in flight. So does,
+    by default, the estimate here: the profile's at the present load, corrected by recent outcomes.
 
     The scraped metrics are the asynchronous probes: they come of themselves, are reused until the next
     one, and the requests dispatched since are added, as Prequal does for reused probes. So every
@@ -64,8 +67,10 @@ class Prequal:
         cold = mask & (queue <= _quantile(queue[mask], self._options.hot_quantile))
         if not cold.any():
             return argmax_decision(-queue, mask, self._rng, policy=self.name)
-        mean, estimate = (replicas[:, column] for column in _SIGNALS[self._options.latency])
-        latency_s = np.where(mean > 0, mean, estimate)
+        latency_s = replicas[:, _ESTIMATE[self._options.latency]]
+        if self._options.signal == "recent":
+            mean = replicas[:, _MEAN[self._options.latency]]
+            latency_s = np.where(mean > 0, mean, latency_s)
         return argmax_decision(-latency_s, cold, self._rng, policy=self.name)
 
 

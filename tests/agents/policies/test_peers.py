@@ -143,33 +143,41 @@ def test_production_stack_goes_for_the_deepest_match_whatever_the_load() -> None
     assert drawn("production-stack-prefix", observation(3), 60) == {0, 1, 2}
 
 
+def crowded(prefill: float, *, token_s: float = 1e-3, match: float = 0.8) -> Observation:
+    """The first holds most of the prompt and has so many tokens to prefill; the second is idle."""
+    return observation(
+        2,
+        match_fraction=[match, 0.0],
+        uncached_tokens=[200.0, 1000.0],
+        prefill_token_s=[token_s, token_s],
+        prefill_tokens=[prefill, 0.0],
+    )
+
+
 def test_sticky_holds_until_it_is_saturated() -> None:
-    columns = {
-        "match_fraction": [0.8, 0.0],
-        "uncached_tokens": [200.0, 1000.0],
-        "prefill_token_s": [1e-3, 1e-3],
-    }
     # 900 tokens in flight take 0.9 s longer than none: within the limit of a second.
-    assert decide("llm-d-sticky", observation(2, prefill_tokens=[900.0, 0.0], **columns)).choice == 0
-    assert decide("llm-d-sticky", observation(2, prefill_tokens=[1100.0, 0.0], **columns)).choice == 1
-    # Saturated, but still the least to do: 1100 + 200 < 0 + 1000 fails, 700 + 200 would not.
-    columns["prefill_token_s"] = [2e-3, 2e-3]
-    assert decide("llm-d-sticky", observation(2, prefill_tokens=[700.0, 0.0], **columns)).choice == 0
+    assert decide("llm-d-sticky", crowded(900.0)).choice == 0
+    assert decide("llm-d-sticky", crowded(1100.0)).choice == 1
+    # Saturated, but still the least to do: 700 + 200 < 0 + 1000.
+    assert decide("llm-d-sticky", crowded(700.0, token_s=2e-3)).choice == 0
     # Below the threshold nobody is sticky: the least uncached tokens.
-    columns["match_fraction"] = [0.79, 0.0]
-    assert decide("llm-d-sticky", observation(2, prefill_tokens=[900.0, 0.0], **columns)).choice == 1
+    assert decide("llm-d-sticky", crowded(900.0, match=0.79)).choice == 1
 
 
 def test_prequal_avoids_the_hot_and_takes_the_quickest_of_the_cold() -> None:
-    seen = observation(4, queue=[9.0, 1.0, 2.0, 3.0], mean_e2e_s=[0.1, 5.0, 4.0, 6.0], e2e_s=[1.0] * 4)
-    # The 0.84 quantile of four is the greatest but for none: nobody is hotter than that.
+    seen = observation(
+        4, queue=[9.0, 1.0, 2.0, 3.0], mean_e2e_s=[0.1, 5.0, 4.0, 6.0], e2e_s=[1.0, 8.0, 9.0, 7.0]
+    )
+    # The 0.84 quantile of four is the greatest: nobody is hotter than that.
     assert decide("prequal", seen).choice == 0
-    # At 0.75, nine in flight are hot: of the others, the third answers quickest.
-    assert decide("prequal", seen, hot_quantile=0.75).choice == 2
+    # At 0.75, nine in flight are hot: of the others, the last is quickest by the estimate.
+    assert decide("prequal", seen, hot_quantile=0.75).choice == 3
+    assert decide("prequal", seen, hot_quantile=0.75, signal="recent").choice == 2
     # With a quantile of zero all are hot: the fewest in flight.
     assert decide("prequal", seen, hot_quantile=0.0).choice == 1
+    # Before the first outcome the estimate stands in.
     fresh = observation(2, queue=[1.0, 1.0], mean_e2e_s=[0.0, 3.0], e2e_s=[2.0, 9.0])
-    assert decide("prequal", fresh).choice == 0
+    assert decide("prequal", fresh, signal="recent").choice == 0
 
 
 class Fixed:
@@ -240,7 +248,7 @@ def test_vtc_gives_each_user_the_replica_of_its_bucket() -> None:
 
 
 def test_vtc_states_the_chance_of_its_noise() -> None:
-    seen = observation(3, inflight=[0.0, 0.0, 0.0])
+    seen = observation(3, inflight=[0.0, 0.0, 0.0], tenant="a")
     counts: Counter[int] = Counter()
     stated: dict[int, float] = {}
     wide = {"noise": 4.0}
@@ -251,6 +259,12 @@ def test_vtc_states_the_chance_of_its_noise() -> None:
     assert sum(stated.values()) == pytest.approx(1.0, abs=1e-3)
     for choice, propensity in stated.items():
         assert counts[choice] / 2000 == pytest.approx(propensity, abs=0.05)
+
+
+def test_vtc_draws_evenly_for_nobody() -> None:
+    decision = decide("aibrix-vtc", observation(3, [True, False, True]))
+    assert decision.propensity == 0.5
+    assert drawn("aibrix-vtc", observation(3, [True, False, True]), 40) == {0, 2}
 
 
 @given(session=st.text(min_size=1, max_size=8), n=st.integers(1, 12), seed=st.integers(0, 99))
