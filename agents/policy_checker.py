@@ -146,7 +146,12 @@ def _check_broken_features(policy: Policy, rng: np.random.Generator) -> None:
 def _check_equivariance(make: MakePolicy, observation: Observation, rng: np.random.Generator) -> None:
     order = rng.permutation(len(observation.mask))
     moved = Observation(
-        observation.replicas[order], observation.request, observation.pool, observation.mask[order]
+        observation.replicas[order],
+        observation.request,
+        observation.pool,
+        observation.mask[order],
+        observation.identity,
+        observation.at_s,
     )
     # Randomised policies draw other replicas under the same seed: compare what they may choose.
     here = _propensities(make, observation)
@@ -208,4 +213,6 @@ def _copy(observation: Observation) -> Observation:
         observation.request.copy(),
         observation.pool.copy(),
         observation.mask.copy(),
+        observation.identity.copy(),
+        observation.at_s,
     )

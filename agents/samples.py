@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from steersman.env.observation import observe
 from steersman.predictors import ledger as L
 from steersman.predictors.features import LENGTH_FEATURES, request_features, slo_s
+from steersman.predictors.identity import identity
 from steersman.traces.schema import HardwareProfile, ModelProfile, Observation
 
 _MODEL = ModelProfile("sample-8b", 8.0, 15.0, 131072, 131072)
@@ -38,7 +39,8 @@ def sample_observation(
     output = float(rng.integers(1, 1000))
     request = request_features(length, output, 2.0 * output, *slo_s(state, prompt))
     match = np.where(rng.random(replicas) < 0.3, prompt * rng.random(replicas), 0.0)
-    return observe(state, request, match, np.array(100.0))
+    asker = identity(f"tenant-{rng.integers(4)}", f"session-{rng.integers(20)}")
+    return observe(state, request, match, np.array(100.0), identity=asker)
 
 
 def _row(rng: np.random.Generator, load: float) -> NDArray[np.float64]:

@@ -172,6 +172,7 @@ class Cluster:
                 self.table.features[row],
                 self.match_tokens(),
                 np.float64(self.memory.now_s),  # type: ignore[arg-type]
+                identity=self.table.identity[row],
             )
             self._observed = row, observation
         return self._observed[1]

@@ -10,7 +10,7 @@ import numpy as np
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names
 from steersman.env.saturation import SaturationEstimate
-from steersman.env.scenario import Split, load_scenario, load_source
+from steersman.env.scenario import Split, for_split, load_scenario, load_source, saturation_of
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import ReplicaSpec, Scenario, Staleness
@@ -65,17 +65,12 @@ class ScenarioSampler:
         split: Split = "train",
         randomise: Randomise | None = None,
     ) -> None:
-        if scenario.saturation_rps is None:
-            raise ConfigError(
-                f"scenario '{scenario.name}': 'saturation_rps' is not set; "
-                "add what measure_saturation(scenario) returns"
-            )
         self._scenario = scenario
-        self._saturation_rps = scenario.saturation_rps
+        self._saturation_rps = saturation_of(scenario, split)
         self._requests = requests
         self._randomise = randomise
         self._source = load_source(scenario, split)
-        self._saturation = SaturationEstimate(self._source, scenario)
+        self._saturation = SaturationEstimate(self._source, for_split(scenario, split))
         model = scenario.replicas[0].profile.model.name
         profiles = [load_profile(name) for name in profile_names()]
         self._profiles = [profile for profile in profiles if profile.model.name == model]

@@ -20,6 +20,7 @@ def observe(
     match_tokens: NDArray[np.float64],
     now_s: NDArray[np.float64],
     excluded: NDArray[np.bool_] | None = None,
+    identity: NDArray[np.int64] | None = None,
 ) -> Observation:
     """Assemble what a policy sees, for one decision or for a batch of clusters.
 
@@ -29,9 +30,12 @@ def observe(
         match_tokens: (..., n), prompt tokens believed cached on each replica.
         now_s: (...,), the decision's time on the clock of SCRAPED_AT_S; 0-d for a single decision.
         excluded: (..., n), replicas this request may not use (a retry elsewhere); None for none.
+        identity: (..., 2), see `predictors/identity.py`; None: unknown.
     """
     replicas = replica_features(state, request, match_tokens, now_s)
     mask = (state[..., L.HEALTHY] > 0) & (state[..., L.DRAINING] == 0)
     if excluded is not None:
         mask = mask & ~excluded
-    return Observation(replicas, request, pool_features(replicas, mask), mask)
+    if identity is None:
+        identity = np.zeros((*mask.shape[:-1], 2), dtype=np.int64)
+    return Observation(replicas, request, pool_features(replicas, mask), mask, identity, now_s)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES, slo_columns
+from steersman.predictors.identity import trace_identities
 from steersman.traces.errors import TraceError
 from steersman.traces.schema import Priority
 from steersman.traces.trace import Trace
@@ -40,6 +41,8 @@ class RequestTable:
     weight: Float64
     ttft_slo_s: Float64
     tpot_slo_s: Float64
+    identity: NDArray[np.int64]
+    """(n, 2): see `predictors/identity.py`."""
 
 
 def request_table(
@@ -91,4 +94,5 @@ def request_table(
         weight=weights[trace.priority],
         ttft_slo_s=ttft_slo_s,
         tpot_slo_s=np.full(n, tpot_slo_s),
+        identity=trace_identities(trace),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from steersman.env.cluster import Cluster
-from steersman.env.scenario import load_source
+from steersman.env.scenario import Split, for_split, load_source
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
@@ -24,7 +24,9 @@ WARM_UP = 0.5
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 
 
-def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | None = None) -> float:
+def measure_saturation(
+    scenario: Scenario, split: Split = "all", *, seed: int = 0, requests: int | None = None
+) -> float:
     """Completed requests per second in steady state with a constant backlog (EVALUATION, "Cells").
 
     The number of requests in flight is held at full batches plus a backlog: whenever one ends the next
@@ -32,6 +34,7 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     those on standby stay there.
 
     Args:
+        split: whose requests.
         seed: of the sample of requests.
         requests: how many to play; more are less noisy.
 
@@ -43,7 +46,10 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     count = max(ROUNDS * in_flight, FEWEST_REQUESTS) if requests is None else requests
     if count < 3 * in_flight:
         raise ValueError(f"requests = {count} must be at least {3 * in_flight}, thrice those in flight")
-    trace = _closed_loop(load_source(scenario), in_flight, count, seed)
+    source = load_source(scenario, split)
+    # Sessions interleave as they would at saturation: that decides what a prefix cache can hold.
+    rate_rps = max(source.rate_rps, SaturationEstimate(source).of(scenario.replicas))
+    trace = _closed_loop(source, rate_rps, in_flight, count, seed)
     cluster = Cluster(
         scenario.replicas,
         trace,
@@ -63,21 +69,23 @@ def measure_saturation(scenario: Scenario, *, seed: int = 0, requests: int | Non
     return float((last - first) / (ends_s[last - 1] - ends_s[first - 1]))
 
 
-def with_traffic(scenario: Scenario, trace: str | None = None) -> Scenario:
+def with_traffic(scenario: Scenario, trace: str | None = None, split: Split = "all") -> Scenario:
     """A scenario whose saturation is known, with another trace if one is given.
 
-    Saturation depends on the trace: with another one, or where the scenario has none, it is measured.
+    Saturation depends on the trace: with another one, or where the scenario has none, it is measured,
+    on the requests of the split that will be played.
     """
     if trace is not None and trace != scenario.trace:
-        scenario = replace(scenario, trace=trace, saturation_rps=None)
-    if scenario.saturation_rps is None:
-        scenario = replace(scenario, saturation_rps=measure_saturation(scenario))
+        scenario = replace(
+            scenario, trace=trace, saturation_rps=None, split_saturation_rps={}, split_traces={}
+        )
+    if for_split(scenario, split).saturation_rps is None:
+        scenario = replace(scenario, saturation_rps=measure_saturation(scenario, split))
     return scenario
 
 
-def _closed_loop(source: Trace, in_flight: int, count: int, seed: int) -> Trace:
+def _closed_loop(source: Trace, rate_rps: float, in_flight: int, count: int, seed: int) -> Trace:
     """`count` requests of a trace, of which so many are in flight: each waits for an earlier one."""
-    rate_rps = max(source.rate_rps, 1.0)
     sample = block_bootstrap(source, rate_rps=rate_rps, duration_s=count / rate_rps, seed=seed)
     n = len(sample)
     return sample.replace(

@@ -6,7 +6,7 @@ import difflib
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +31,7 @@ from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
 from steersman.traces.trace import Trace
 
 Split = Literal["train", "tune", "evaluation", "all"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 SPLIT_FRACTIONS = (0.6, 0.15, 0.25)
 """Training, tuning and evaluation shares of a trace, by time (EVALUATION, "Cells")."""
 
@@ -71,6 +72,22 @@ class ConversationSettings(Settings):
     block_tokens: int = Field(default=64, ge=1, description="Tokens per prefix block.")
 
 
+class SplitTraceSettings(Settings):
+    """A trace for each purpose."""
+
+    train: str = Field(description="Trace that training sees.")
+    tune: str = Field(description="Trace that constants are tuned on.")
+    evaluation: str = Field(description="Trace that policies are judged on.")
+
+
+class SplitSaturationSettings(Settings):
+    """Saturation on the traffic of each split."""
+
+    train: float = Field(gt=0, description="On the training part.")
+    tune: float = Field(gt=0, description="On the tuning part.")
+    evaluation: float = Field(gt=0, description="On the evaluation part.")
+
+
 class ScenarioSettings(Settings):
     """One file of `configs/clusters/`."""
 
@@ -101,6 +118,13 @@ class ScenarioSettings(Settings):
     )
     saturation_rps: float | None = Field(
         default=None, gt=0, description="Requests per second at saturation; none: measured when needed."
+    )
+    split_traces: SplitTraceSettings | None = Field(
+        default=None, description="Traces of the splits; none: parts of the trace, by time."
+    )
+    split_saturation_rps: SplitSaturationSettings | None = Field(
+        default=None,
+        description="Saturation on the traffic of each split; none: saturation_rps for all.",
     )
 
 
@@ -144,6 +168,8 @@ def load_scenario(path_or_name: str | Path) -> Scenario:
         prefix_cache=settings.prefix_cache,
         conversations=conversations,
         saturation_rps=settings.saturation_rps,
+        split_saturation_rps=_dumped(settings.split_saturation_rps),
+        split_traces=_dumped(settings.split_traces),
         conditions=operated,
     )
 
@@ -153,17 +179,43 @@ def scenario_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (CONFIG_ROOT / "clusters").glob("*.yaml")))
 
 
+def for_split(scenario: Scenario, split: Split) -> Scenario:
+    """The scenario with the split's saturation as its own.
+
+    Saturation is of a mix of requests. Where a split's are heavier than all together, a load that is
+    reckoned by the whole would be another load there.
+    """
+    saturation_rps = scenario.split_saturation_rps.get(split, scenario.saturation_rps)
+    return replace(scenario, saturation_rps=saturation_rps)
+
+
+def saturation_of(scenario: Scenario, split: Split = "all") -> float:
+    """Requests per second at saturation, on a split's traffic.
+
+    Raises:
+        ConfigError: the scenario has none.
+    """
+    saturation_rps = for_split(scenario, split).saturation_rps
+    if saturation_rps is None:
+        raise ConfigError(
+            f"scenario '{scenario.name}': 'saturation_rps' is not set; "
+            "add what `steersman evaluate saturation` measures"
+        )
+    return saturation_rps
+
+
 def load_source(scenario: Scenario, split: Split = "all") -> Trace:
     """The scenario's trace, or the part of it (by time) that a purpose may use, with classes.
 
     Raises:
         TraceError: a request is longer than the model's context window.
     """
-    trace = load_trace(scenario.trace)
+    own = scenario.split_traces.get(split)
+    trace = load_trace(scenario.trace if own is None else own)
     if scenario.conversations is not None:
         trace = with_conversations(trace, scenario.conversations)
     check_window(scenario.replicas, trace)
-    if split != "all":
+    if split != "all" and own is None:
         part = ("train", "tune", "evaluation").index(split)
         trace = trace.split(SPLIT_FRACTIONS)[part]
     return with_classes(trace)
@@ -184,20 +236,15 @@ def make_trace(
         seed: of the block bootstrap.
         duration_s: length of the arrivals.
         load: overrides the scenario's.
-        split: which part of the trace to draw from.
+        split: which part of the trace to draw from, and whose saturation counts.
         source: `load_source(scenario, split)`, where many traces are drawn from it.
 
     Raises:
         ConfigError: the scenario has no `saturation_rps`.
     """
-    if scenario.saturation_rps is None:
-        raise ConfigError(
-            f"scenario '{scenario.name}': 'saturation_rps' is not set; "
-            "add what measure_saturation(scenario) returns"
-        )
+    rate_rps = (scenario.load if load is None else load) * saturation_of(scenario, split)
     if source is None:
         source = load_source(scenario, split)
-    rate_rps = (scenario.load if load is None else load) * scenario.saturation_rps
     return block_bootstrap(source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
 
 
@@ -209,6 +256,10 @@ def with_classes(trace: Trace) -> Trace:
     return replace(
         trace, priority=np.where(is_batch, Priority.BATCH, Priority.INTERACTIVE).astype(np.int8)
     )
+
+
+def _dumped(settings: Settings | None) -> dict[str, Any]:
+    return {} if settings is None else settings.model_dump()
 
 
 def _specs(settings: ScenarioSettings) -> list[ReplicaSpec]:

@@ -98,18 +98,20 @@ class ClusterBatch:
         size = len(self)
         request = np.zeros((size, len(REQUEST_FEATURES)), dtype=np.float32)
         match = np.zeros((size, self._width))
+        identity = np.zeros((size, 2), dtype=np.int64)
         for i, row in enumerate(self._rows.tolist()):
             if row == at.NONE:
                 continue
             cluster = self._clusters[i]
             request[i] = cluster.table.features[row]
+            identity[i] = cluster.table.identity[row]
             if cluster.shares_prefixes:
                 match[i, : len(cluster.replicas)] = cluster.match_tokens()
         lockstep.gather(self._memories, self._state, self._now_s)
         closed = self._padding | (self._rows == at.NONE)[:, None]
         # Services levels are divided by: where nobody asks, any will do.
         request[self._rows == at.NONE, -2:] = 1.0
-        observation = observe(self._state, request, match, self._now_s, closed)
+        observation = observe(self._state, request, match, self._now_s.copy(), closed, identity)
         observation.replicas[closed] = 0.0
         request[self._rows == at.NONE, -2:] = 0.0
         return observation

@@ -169,8 +169,8 @@ def estimate(
     # again as this prompt was to be found: somebody else will have to compute them.
     shared = 1.0 - uncached_tokens.min(axis=-1, keepdims=True) / np.maximum(prompt_tokens, 1.0)
     computed = own_prefill_s / ttft_slo_s + load.queue * own_stall_s / (typical_output * tpot_slo_s)
-    tpot_met = _chance_met(tpot_s / tpot_slo_s, TPOT_SPREAD)
-    met = _chance_met(ttft_s / ttft_slo_s, TTFT_SPREAD) * tpot_met
+    tpot_met = chance_met(tpot_s / tpot_slo_s, TPOT_SPREAD)
+    met = chance_met(ttft_s / ttft_slo_s, TTFT_SPREAD) * tpot_met
     # The others' chance to miss grows fastest near the objective, and no more once all is lost: so
     # in overload some replicas are given up rather than all.
     tipping = MISS_COST * tpot_met * (1.0 - tpot_met) / TPOT_SPREAD * tpot_slo_s / tpot_s
@@ -224,7 +224,7 @@ def _prefill(state: Array, tokens: Array, reach: Array) -> tuple[Array, Array]:
     return np.maximum(compute_s, 0.0), chunks
 
 
-def _chance_met(over_slo: Array, spread: float) -> Array:
+def chance_met(over_slo: Array, spread: float) -> Array:
     """Chance that a time stays within its objective, logistic in the log of the prediction over it."""
     return 1.0 / (1.0 + np.minimum(over_slo, 1e9) ** (1.0 / spread))
 

@@ -19,6 +19,7 @@ from steersman.agents.guard import Guard, GuardSettings
 from steersman.agents.learned.served import KIND as POLICY_KIND
 from steersman.agents.learned.served import POLICY_FEATURES, LearnedPolicy
 from steersman.agents.policies import make_policy
+from steersman.agents.policies.latency import PredictedLatency
 from steersman.agents.policy import Policy
 from steersman.predictors.bundle import MANIFEST, POLICY_FILE, load_bundle
 from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor
@@ -93,13 +94,16 @@ class ServedModels:
         for policy in self._policies.values():
             if isinstance(policy, Guard):
                 policy.replace(self._learned())
+            elif isinstance(policy, PredictedLatency):
+                policy.replace(self.latency)
         if previous is not None:
             self._metrics.bundle_info.remove(previous.version)
         self._metrics.bundle_info.labels(loaded.version).set(1)
 
     def _make(self) -> Policy:
         if self._settings.name != LEARNED:
-            return make_policy(self._settings.name, seed=self._rng, options=self._settings.options)
+            name, options = self._settings.name, self._settings.options
+            return make_policy(name, seed=self._rng, options=options, latency=self.latency)
         return Guard.make(self._learned(), self._guard_settings, seed=self._rng, clock=self._clock)
 
     def _learned(self) -> LearnedPolicy | None:

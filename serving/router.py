@@ -22,6 +22,7 @@ from steersman.predictors.features import (
     request_features,
     slo_s,
 )
+from steersman.predictors.identity import identity
 from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.predictors.past import Past
@@ -151,7 +152,14 @@ class Router:
         snapshot = fleet.snapshot(pool, now_s)
         match_tokens = fleet.match_tokens(pool, prepared.request.block_hashes)
         excluded = prepared.excluded | fleet.resting(pool, now_s)
-        observation = observe(snapshot.state, prepared.features, match_tokens, np.array(now_s), excluded)
+        observation = observe(
+            snapshot.state,
+            prepared.features,
+            match_tokens,
+            np.array(now_s),
+            excluded,
+            identity(prepared.request.tenant, prepared.request.session_id),
+        )
         policy = self._deciders.policy(pool.model)
         decision = policy.decide(observation)
         self._count(prepared, decision, perf_counter() - start)

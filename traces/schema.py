@@ -8,6 +8,7 @@ seconds of the process's monotonic clock (in the router); sizes are tokens unles
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -230,6 +231,22 @@ class Observation:
     """(len(POOL_FEATURES),)"""
     mask: NDArray[np.bool_]
     """(n,): True where a replica may be chosen."""
+    identity: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+    """(2,): who asks, as stable keys of the tenant and of the session, 0 where unknown
+    (`predictors/identity.py`). For affinity and fairness; no model reads it."""
+    at_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(()))
+    """(): when, in seconds of the router's or the simulation's clock. Only differences mean anything."""
+
+    def single(self, i: int, n: int) -> Observation:
+        """The i-th of a batch, with its first n candidates; views."""
+        return Observation(
+            self.replicas[i, :n],
+            self.request[i],
+            self.pool[i],
+            self.mask[i, :n],
+            self.identity[i],
+            self.at_s[i, ...],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,5 +435,9 @@ class Scenario:
     conversations: Conversations | None = None
     """None: the trace as it is."""
     saturation_rps: float | None = None
-    """Measured saturation; None until measured."""
+    """Measured saturation on all of the traffic; None until measured."""
+    split_saturation_rps: Mapping[str, float] = field(default_factory=dict)
+    """The same on the traffic of a split, where that was measured: its requests may be heavier."""
+    split_traces: Mapping[str, str] = field(default_factory=dict)
+    """Traces of the splits, where they are recordings of their own (days); none: parts of `trace`."""
     conditions: Conditions = field(default_factory=Conditions)

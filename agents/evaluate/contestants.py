@@ -12,6 +12,7 @@ from steersman.agents.guard import Clock, Guard, GuardSettings
 from steersman.agents.learned.served import LearnedPolicy
 from steersman.agents.policy import Policy
 from steersman.predictors.bundle import Bundle, load_bundle
+from steersman.predictors.latency import LatencyModel
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.traces.errors import ConfigError
 
@@ -28,11 +29,12 @@ def contestants(
         ArtifactError: the bundle's policy cannot be served.
     """
     factories: dict[str, PolicyFactory] = {}
+    latency = None if bundle is None else LatencyModel.from_bundle(bundle)
     for name in names:
         if name in factories:
             raise ConfigError(f"policy '{name}' is named twice; name each once")
         if name != LEARNED:
-            factories[name] = policy_factory(name)
+            factories[name] = policy_factory(name, latency=latency)
         elif bundle is None:
             raise ConfigError("policy 'learned' needs a model; give the bundle's directory (--bundle)")
         else:

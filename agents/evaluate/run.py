@@ -14,12 +14,13 @@ from steersman.agents.guard import Clock, Guard
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import NO_CANDIDATE, Policy
 from steersman.env.cluster import Cluster
-from steersman.env.scenario import Split, load_source, make_trace
+from steersman.env.scenario import Split, load_source, make_trace, saturation_of
 from steersman.env.vector import ClusterBatch
 from steersman.predictors.bulk import trace_length_features
+from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthPredictor
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Observation, Scenario
+from steersman.traces.schema import Scenario
 from steersman.traces.trace import Trace
 
 PolicyFactory = Callable[[int, Clock], Policy]
@@ -51,8 +52,12 @@ class Protocol:
     """Predicts output lengths, for all policies alike."""
 
 
-def policy_factory(name: str, options: Mapping[str, object] | None = None) -> PolicyFactory:
-    """The factory of a policy of `agents/policies`.
+def policy_factory(
+    name: str,
+    options: Mapping[str, object] | None = None,
+    latency: LatencyPredictor | None = None,
+) -> PolicyFactory:
+    """The factory of a policy of `agents/policies`; arguments as of `make_policy`.
 
     Raises:
         ConfigError: unknown name or option; at once, not when the run begins.
@@ -61,7 +66,7 @@ def policy_factory(name: str, options: Mapping[str, object] | None = None) -> Po
 
     def make(seed: int, clock: Clock) -> Policy:
         del clock
-        return make_policy(name, seed=seed, options=options)
+        return make_policy(name, seed=seed, options=options, latency=latency)
 
     return make
 
@@ -169,12 +174,10 @@ def course(scenario: Scenario, load: float, seed: int, protocol: Protocol, sourc
     Raises:
         ConfigError: the scenario has no `saturation_rps`.
     """
-    if scenario.saturation_rps is None:
-        raise ConfigError(f"scenario '{scenario.name}': 'saturation_rps' is not set; measure it first")
-    rate_rps = load * scenario.saturation_rps
+    rate_rps = load * saturation_of(scenario, protocol.split)
     window_s = max(protocol.window_s, protocol.requests / rate_rps)
     end_s = protocol.warmup_s + window_s
-    trace = make_trace(scenario, seed, duration_s=end_s, load=load, source=source)
+    trace = make_trace(scenario, seed, duration_s=end_s, load=load, split=protocol.split, source=source)
     features = trace_length_features(trace)
     quantiles = protocol.length.predict(features)
     return Course(scenario, Cell(scenario.name, load), seed, trace, quantiles, features, end_s)
@@ -193,7 +196,7 @@ def _play(places: Sequence[_Place], on_progress: Callable[[float], None]) -> Non
         seen = batch.observe()
         for i in np.flatnonzero(asked).tolist():
             n = places[i].replicas
-            own = Observation(seen.replicas[i, :n], seen.request[i], seen.pool[i], seen.mask[i, :n])
+            own = seen.single(i, n)
             choices[i] = places[i].policy.decide(own).choice
         batch.dispatch(choices, seen)
         waiting += int(asked.sum())

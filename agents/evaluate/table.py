@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.evaluate.figures import Figures
-from steersman.agents.evaluate.statistics import Ratio, paired_ratio
+from steersman.agents.evaluate.statistics import (
+    MARGIN,
+    NonInferiority,
+    Ratio,
+    non_inferiority,
+    paired_ratio,
+)
 from steersman.traces.errors import ConfigError
 
 
@@ -70,14 +76,33 @@ class EvaluationTable:
         Raises:
             ConfigError: one of the two was not run.
         """
+        return paired_ratio(dict(self._pairs(policy, baseline, figure, cells)))
+
+    def not_worse(
+        self, policy: str, baseline: str, *, figure: str = "j", margin: float = MARGIN
+    ) -> dict[Cell, NonInferiority]:
+        """In which cells a policy is not worse than a baseline, by `margin`; see `non_inferiority`.
+
+        Raises:
+            ConfigError: one of the two was not run.
+            ValueError: a cell has fewer than two seeds.
+        """
+        return non_inferiority(self._pairs(policy, baseline, figure, None), margin=margin)
+
+    def best(self, cell: Cell, policies: Sequence[str], figure: str = "j") -> str:
+        """Which of these has the least mean of a figure in a cell."""
+        return min(policies, key=lambda policy: self.mean(policy, cell, figure))
+
+    def _pairs(
+        self, policy: str, baseline: str, figure: str, cells: Sequence[Cell] | None
+    ) -> dict[Cell, tuple[NDArray[np.float64], NDArray[np.float64]]]:
         for name in (policy, baseline):
             if name not in self.policies:
                 raise ConfigError(f"policy '{name}' was not run; run: {', '.join(self.policies)}")
-        pairs: dict[object, tuple[NDArray[np.float64], NDArray[np.float64]]] = {
+        return {
             cell: (self.by_seed(policy, cell, figure), self.by_seed(baseline, cell, figure))
             for cell in (self.cells if cells is None else cells)
         }
-        return paired_ratio(pairs)
 
     def fallbacks(self, policy: str, cell: Cell) -> dict[str, int]:
         """Guard trips by reason, over all seeds."""
@@ -88,17 +113,19 @@ class EvaluationTable:
                     total[reason] = total.get(reason, 0) + count
         return total
 
-    def rows(self, baseline: str, policies: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """J ratios as figures for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`."""
+    def rows(
+        self, baseline: str, policies: Sequence[str] | None = None, *, figure: str = "j"
+    ) -> list[dict[str, Any]]:
+        """Ratios of a figure for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`."""
         rows = []
         for policy in self.policies if policies is None else policies:
             if policy == baseline:
                 continue
             for cells, where in [(None, "all cells"), *(([cell], str(cell)) for cell in self.cells)]:
-                ratio = self.ratio(policy, baseline, cells=cells)
+                ratio = self.ratio(policy, baseline, figure=figure, cells=cells)
                 rows.append(
                     {
-                        "name": f"J of {policy} over {baseline}, {where}",
+                        "name": f"{figure.upper()} of {policy} over {baseline}, {where}",
                         "value": ratio.value,
                         "lo": ratio.lo,
                         "hi": ratio.hi,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
 from steersman.env.saturation import SaturationEstimate
+from steersman.env.scenario import for_split
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.latency import LATENCY_FEATURES, latency_rows
@@ -87,7 +88,7 @@ def sample_run(
     run: Run, scenario: Scenario, trace: Trace, decisions: int, length: LengthPredictor
 ) -> LatencySamples:
     """Play one run and collect what became of every decision."""
-    rate_rps = run.load * SaturationEstimate(trace, scenario).of(run.replicas)
+    rate_rps = run.load * SaturationEstimate(trace, for_split(scenario, "train")).of(run.replicas)
     arrivals = block_bootstrap(trace, rate_rps=rate_rps, duration_s=decisions / rate_rps, seed=run.seed)
     cluster = Cluster(
         run.replicas,

@@ -15,7 +15,7 @@ from steersman.agents.learned.config import CheckSettings
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.env.cluster import Cluster
-from steersman.env.scenario import make_trace
+from steersman.env.scenario import make_trace, saturation_of
 from steersman.env.vector import ClusterBatch
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.features import REPLICA_INDEX
@@ -51,12 +51,13 @@ class Checker:
         length: LengthPredictor,
         settings: CheckSettings,
     ) -> None:
-        assert scenario.saturation_rps is not None
         self._clusters: list[Cluster] = []
         for load in settings.loads:
-            duration_s = settings.requests / (load * scenario.saturation_rps)
+            duration_s = settings.requests / (load * saturation_of(scenario, "tune"))
             for seed in range(CHECK_SEED, CHECK_SEED + settings.seeds):
-                trace = make_trace(scenario, seed, duration_s=duration_s, load=load, source=source)
+                trace = make_trace(
+                    scenario, seed, duration_s=duration_s, load=load, split="tune", source=source
+                )
                 self._clusters.append(
                     Cluster(
                         scenario.replicas,

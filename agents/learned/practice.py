@@ -15,6 +15,7 @@ from steersman.agents.learned.config import PracticeSettings
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
 from steersman.env.saturation import SaturationEstimate
+from steersman.env.scenario import for_split, saturation_of
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.bootstrap import block_bootstrap
@@ -42,16 +43,13 @@ class Practice:
     def __init__(
         self, scenario: Scenario, source: Trace, length: LengthPredictor, settings: PracticeSettings
     ) -> None:
-        if scenario.saturation_rps is None:
-            raise ConfigError(
-                f"scenario '{scenario.name}': 'saturation_rps' is not set; measure it first"
-            )
+        saturation_of(scenario, "train")
         self.scenario = scenario
         self.settings = settings
         self._source = source
         self._length = length
         self._profiles = _profiles(scenario, settings)
-        self._saturation = SaturationEstimate(source, scenario)
+        self._saturation = SaturationEstimate(source, for_split(scenario, "train"))
 
     @property
     def most_replicas(self) -> int:

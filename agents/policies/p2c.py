@@ -68,12 +68,39 @@ def p2c_context_cost(replicas: Float32, utilisation_weight: float, execution_wei
     return cost
 
 
-class P2C:
-    """Draws two allowed replicas and takes the cheaper; a tie is drawn evenly.
+def better_of_two(
+    cost: Float32, mask: NDArray[np.bool_], rng: np.random.Generator, *, policy: str
+) -> Decision:
+    """Draw two allowed replicas and take the cheaper; a tie is drawn evenly.
 
     With m candidates, the propensity of one that is cheaper than g others and equal to e others is
     (g + e / 2) / (m (m - 1) / 2): the share of pairs it wins.
+
+    Args:
+        cost: (n,), lower is better; a NaN loses to every number.
+        mask: (n,).
     """
+    scores = -cost
+    allowed = np.flatnonzero(mask)
+    m = len(allowed)
+    if m < 2:
+        choice = int(allowed[0]) if m else NO_CANDIDATE
+        return Decision(choice, policy, scores=scores)
+    sound = np.where(np.isnan(cost), np.inf, cost)[allowed]
+    first = int(rng.integers(m))
+    second = (first + 1 + int(rng.integers(m - 1))) % m
+    if sound[first] != sound[second]:
+        winner = first if sound[first] < sound[second] else second
+    else:
+        winner = first if rng.random() < 0.5 else second
+    dearer = np.count_nonzero(sound > sound[winner])
+    equal = np.count_nonzero(sound == sound[winner]) - 1
+    propensity = (dearer + 0.5 * equal) / (0.5 * m * (m - 1))
+    return Decision(int(allowed[winner]), policy, propensity=propensity, scores=scores)
+
+
+class P2C:
+    """The better of two allowed replicas, see `better_of_two`."""
 
     name: ClassVar[str] = "p2c"
     version: ClassVar[str] = ""
@@ -88,24 +115,7 @@ class P2C:
 
     def decide(self, observation: Observation) -> Decision:
         """One pair, one winner."""
-        scores = -self.cost(observation)
-        allowed = np.flatnonzero(observation.mask)
-        m = len(allowed)
-        if m < 2:
-            choice = int(allowed[0]) if m else NO_CANDIDATE
-            return Decision(choice, self.name, scores=scores)
-        # A NaN loses to every number.
-        cost = np.where(np.isnan(scores), np.inf, -scores)[allowed]
-        first = int(self._rng.integers(m))
-        second = (first + 1 + int(self._rng.integers(m - 1))) % m
-        if cost[first] != cost[second]:
-            winner = first if cost[first] < cost[second] else second
-        else:
-            winner = first if self._rng.random() < 0.5 else second
-        dearer = np.count_nonzero(cost > cost[winner])
-        equal = np.count_nonzero(cost == cost[winner]) - 1
-        propensity = (dearer + 0.5 * equal) / (0.5 * m * (m - 1))
-        return Decision(int(allowed[winner]), self.name, propensity=propensity, scores=scores)
+        return better_of_two(self.cost(observation), observation.mask, self._rng, policy=self.name)
 
 
 class P2CContext(P2C):

@@ -9,6 +9,7 @@ from steersman.cli.common import notes
 from steersman.traces.errors import ConfigError
 
 if TYPE_CHECKING:
+    from steersman.env.scenario import Split
     from steersman.traces.schema import Scenario
 
 T = TypeVar("T")
@@ -43,6 +44,22 @@ def numbers(option: str, text: str, convert: Callable[[str], T]) -> list[T]:
     return found
 
 
+def split_names(option: str, text: str) -> list[Split]:
+    """`tune,evaluation` as splits.
+
+    Raises:
+        ConfigError: one is unknown.
+    """
+    from steersman.env.scenario import SPLITS
+
+    found: list[Split] = []
+    for part in names(option, text):
+        if part not in SPLITS:
+            raise ConfigError(f"{option}: '{part}' is not a split; known: {', '.join(SPLITS)}")
+        found.append(SPLITS[SPLITS.index(part)])
+    return found
+
+
 def positive_loads(option: str, text: str) -> tuple[float, ...]:
     """Loads as shares of saturation.
 
@@ -56,11 +73,11 @@ def positive_loads(option: str, text: str) -> tuple[float, ...]:
     return loads
 
 
-def measured(scenario: Scenario, trace: str | None) -> Scenario:
+def measured(scenario: Scenario, trace: str | None, split: Split = "all") -> Scenario:
     """A scenario ready to be loaded: with the trace asked for, and its saturation known."""
     from steersman.env.saturation import with_traffic
 
-    ready = with_traffic(scenario, trace)
+    ready = with_traffic(scenario, trace, split)
     if ready is not scenario:
         notes.print(
             f"measured the saturation of '{ready.name}' on {ready.trace}: "

@@ -90,11 +90,10 @@ def demo(
 
 def evaluation_slice(stage: Stage, *, load: float, duration_s: float) -> Trace:
     """The first requests of the part of the trace that training never saw, at the wanted load."""
-    from steersman.env.scenario import load_source
+    from steersman.env.scenario import load_source, saturation_of
     from steersman.traces.arrivals import rescale
 
-    assert stage.scenario.saturation_rps is not None
-    rate_rps = load * stage.scenario.saturation_rps
+    rate_rps = load * saturation_of(stage.scenario, "evaluation")
     part = load_source(stage.scenario, "evaluation")
     return rescale(part.select(range(min(round(rate_rps * duration_s), len(part)))), rate_rps)
 

@@ -17,7 +17,15 @@ from steersman.traces.readers.source import Source, open_source
 from steersman.traces.schema import Request
 from steersman.traces.trace import Trace
 
-BUNDLED = {"azure-chat": Path(__file__).resolve().parent.parent / "data" / "azure2023_conv.parquet"}
+_DATA = Path(__file__).resolve().parent.parent / "data"
+BUNDLED = {
+    "azure-chat": _DATA / "azure2023_conv.parquet",
+    "mooncake-chat": _DATA / "mooncake_conversation.parquet",
+    "agent-sessions": _DATA / "agent_sessions.parquet",
+    "servegen-day2": _DATA / "servegen_m-large_day2.parquet",
+    "servegen-day3": _DATA / "servegen_m-large_day3.parquet",
+    "servegen-day4": _DATA / "servegen_m-large_day4.parquet",
+}
 """Traces that ship with Steersman, by name."""
 
 

@@ -157,3 +157,21 @@ def test_rows_are_figures_with_intervals(table: EvaluationTable) -> None:
     flat = table.as_dict()["runs"][0]
     assert flat["policy"] == "random"
     assert flat["j"] == asdict(table.runs[0].figures)["j"]
+
+
+def test_every_cell_has_a_verdict_and_a_best_baseline(table: EvaluationTable) -> None:
+    verdicts = table.not_worse("marginal-cost", "random")
+    assert set(verdicts) == set(table.cells)
+    assert all(verdict.ratio < 1.0 for verdict in verdicts.values())
+    assert {table.best(cell, table.policies) for cell in table.cells} == {"marginal-cost"}
+    assert table.rows("random", figure="j1")[0]["name"] == "J1 of marginal-cost over random, all cells"
+
+
+def test_a_load_is_of_the_saturation_of_the_split_that_is_played(scenario: Scenario) -> None:
+    own = replace(scenario, split_saturation_rps={"evaluation": 5.0})
+    protocol = replace(SHORT, loads=(0.6,), seeds=(0,))
+    slow = evaluate(factories("marginal-cost"), [own], protocol).runs[0].figures
+    fast = evaluate(factories("marginal-cost"), [scenario], protocol).runs[0].figures
+    assert slow.ttft_mean_s < fast.ttft_mean_s
+    tuned = evaluate(factories("marginal-cost"), [own], replace(protocol, split="tune")).runs[0].figures
+    assert tuned.goodput_rps > 1.5 * slow.goodput_rps

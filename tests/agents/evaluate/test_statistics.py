@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from steersman.agents.evaluate.statistics import jain_index, max_over_mean, paired_ratio
+from steersman.agents.evaluate.statistics import (
+    holm,
+    jain_index,
+    max_over_mean,
+    non_inferiority,
+    paired_ratio,
+)
 
 figures = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=8).map(np.array)
 
@@ -76,3 +82,48 @@ def test_balance_at_its_extremes() -> None:
     assert max_over_mean(np.array([9.0, 0.0, 0.0])) == pytest.approx(3.0)
     for nothing in (np.zeros(0), np.zeros(4)):
         assert jain_index(nothing) == max_over_mean(nothing) == 1.0
+
+
+def test_holm_on_his_rule_by_hand() -> None:
+    # Of four: 0.01 * 4, 0.02 * 3, 0.03 * 2 (not below 0.06), 0.2 * 1.
+    assert holm([0.03, 0.01, 0.2, 0.02]) == pytest.approx([0.06, 0.04, 0.2, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
+def test_holm_keeps_the_order_and_never_lowers_a_p_value(p: list[float]) -> None:
+    adjusted = holm(p)
+    assert all(p[i] <= adjusted[i] <= min(1.0, len(p) * max(p)) + 1e-12 for i in range(len(p)))
+    assert all(adjusted[i] <= adjusted[j] for i in range(len(p)) for j in range(len(p)) if p[i] <= p[j])
+
+
+def test_not_worse_needs_evidence_and_not_only_a_good_mean() -> None:
+    rng = np.random.default_rng(0)
+    b = rng.lognormal(0.0, 0.5, 20)
+    clear = non_inferiority({"better": (0.95 * b * rng.lognormal(0.0, 0.01, 20), b)})["better"]
+    assert clear.holds
+    assert clear.ratio == pytest.approx(0.95, rel=0.02)
+    noisy = non_inferiority({"noisy": (b * rng.lognormal(0.0, 0.5, 20), b)})["noisy"]
+    assert not noisy.holds
+    worse = non_inferiority({"worse": (1.05 * b, b)})["worse"]
+    assert (worse.holds, worse.p) == (False, 1.0)
+    same = non_inferiority({"same": (b, b)})["same"]
+    assert (same.holds, same.p) == (True, 0.0)
+
+
+def test_a_cell_at_the_margin_is_called_not_worse_rarely() -> None:
+    rng = np.random.default_rng(1)
+    false = 0
+    for _ in range(100):
+        cells = {}
+        for cell in range(4):
+            b = rng.lognormal(0.0, 0.5, 5)
+            cells[cell] = (1.02 * b * rng.lognormal(0.0, 0.05, 5), b)
+        false += any(verdict.holds for verdict in non_inferiority(cells).values())
+    assert false <= 11  # of 5 expected at most
+
+
+def test_one_seed_proves_nothing() -> None:
+    with pytest.raises(ValueError, match="one seed shows no spread"):
+        non_inferiority({"cell": (np.ones(1), np.ones(1))})

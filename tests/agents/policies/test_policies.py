@@ -6,42 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from steersman.agents.policies import POLICY_NAMES, is_equivariant, make_policy, policy_options
+from steersman.agents.policies.completion import completion_s
 from steersman.agents.policies.connections import effective_weight
+from steersman.agents.policies.llmd import llm_d_score
 from steersman.agents.policies.p2c import p2c_context_cost, p2c_cost
-from steersman.agents.policies.peers import llm_d_score, vllm_dp_cost
-from steersman.agents.policies.predicted import completion_s
+from steersman.agents.policies.vllm import vllm_dp_cost
 from steersman.agents.policy import NO_CANDIDATE, Policy, argmax_decision
 from steersman.agents.policy_checker import check_policy
 from steersman.agents.samples import sample_observation
-from steersman.predictors.features import (
-    POOL_FEATURES,
-    REPLICA_FEATURES,
-    REPLICA_INDEX,
-    REQUEST_FEATURES,
-    REQUEST_INDEX,
-)
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Observation
-
-
-def observation(
-    n: int,
-    mask: list[bool] | None = None,
-    request: dict[str, float] | None = None,
-    **columns: list[float],
-) -> Observation:
-    """All features 0 but the given ones; allowed everywhere unless a mask is given."""
-    replicas = np.zeros((n, len(REPLICA_FEATURES)), dtype=np.float32)
-    for name, values in columns.items():
-        replicas[:, REPLICA_INDEX[name]] = values
-    asked = np.zeros(len(REQUEST_FEATURES), dtype=np.float32)
-    for name, value in (request or {}).items():
-        asked[REQUEST_INDEX[name]] = value
-    allowed: NDArray[np.bool_] = np.array(mask if mask is not None else [True] * n)
-    return Observation(replicas, asked, np.zeros(len(POOL_FEATURES), dtype=np.float32), allowed)
+from tests.agents.observations import observation
 
 
 def choices(policy: Policy, seen: Observation, times: int) -> list[int]:

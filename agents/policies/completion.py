@@ -1,4 +1,4 @@
-"""`earliest-completion` and `marginal-cost`: by the analytic estimate of what a request costs."""
+"""`earliest-completion`: where all work would be done first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _DECODE_SEQ = REPLICA_INDEX["decode_seq_s"]
 _DECODE_CONTEXT = REPLICA_INDEX["decode_context_s"]
 _PREFILL_TOKEN = REPLICA_INDEX["prefill_token_s"]
 _MAX_NUM_SEQS = REPLICA_INDEX["max_num_seqs"]
-_MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 _REQUEST_INPUT = REQUEST_INDEX["input_tokens"]
 _REQUEST_OUTPUT = REQUEST_INDEX["output_p50"]
 
@@ -68,23 +67,3 @@ class EarliestCompletion(ScoredPolicy):
     def cost(self, observation: Observation) -> Float32:
         """Seconds until all is done, (..., n)."""
         return completion_s(observation.replicas, observation.request)
-
-
-class MarginalCost(ScoredPolicy):
-    """Where this request adds least to the cluster's cost J.
-
-    Its own TTFT and TPOT there, over their objectives, plus the delay it inflicts on the requests
-    already there and on those still to come; computed with the observation by
-    `predictors/analytic.py`, which has the formula.
-    """
-
-    name: ClassVar[str] = "marginal-cost"
-
-    def __init__(self, options: NoOptions, rng: np.random.Generator) -> None:
-        del options
-        super().__init__(rng)
-
-    def cost(self, observation: Observation) -> Float32:
-        """The `marginal_cost` feature, (..., n), in units of J."""
-        cost: Float32 = observation.replicas[..., _MARGINAL_COST]
-        return cost

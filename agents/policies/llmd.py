@@ -1,4 +1,4 @@
-"""`vllm-dp` and `llm-d-default`: what other routers do, so that one can compare before switching."""
+"""`llm-d-default` and `llm-d-sticky`: llm-d's schedulers (Gateway API Inference Extension)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from steersman.agents.policies.scored import NoOptions, ScoredPolicy
+from steersman.agents.policies.scored import ScoredPolicy
+from steersman.agents.policy import argmax_decision
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.traces.schema import Observation
+from steersman.traces.schema import Decision, Observation
 from steersman.traces.settings import Settings
 
 Float32 = NDArray[np.float32]
 
-_RUNNING = REPLICA_INDEX["running"]
 _WAITING = REPLICA_INDEX["waiting"]
 _KV_USAGE = REPLICA_INDEX["kv_usage"]
 _MATCH = REPLICA_INDEX["match_fraction"]
-
-
-def vllm_dp_cost(replicas: Float32) -> Float32:
-    """vLLM's internal data-parallel balancer: 4 * waiting + running, (..., n), lower is better."""
-    cost: Float32 = np.float32(4.0) * replicas[..., _WAITING] + replicas[..., _RUNNING]
-    return cost
+_PREFILL = REPLICA_INDEX["prefill_tokens"]
+_UNCACHED = REPLICA_INDEX["uncached_tokens"]
+_PREFILL_TOKEN_S = REPLICA_INDEX["prefill_token_s"]
 
 
 def llm_d_score(
@@ -54,20 +51,6 @@ def llm_d_score(
     return score
 
 
-class VllmDp(ScoredPolicy):
-    """vLLM's own balancer between data-parallel ranks."""
-
-    name: ClassVar[str] = "vllm-dp"
-
-    def __init__(self, options: NoOptions, rng: np.random.Generator) -> None:
-        del options
-        super().__init__(rng)
-
-    def cost(self, observation: Observation) -> Float32:
-        """4 * waiting + running, (..., n)."""
-        return vllm_dp_cost(observation.replicas)
-
-
 class LlmDOptions(Settings):
     """Options of `llm-d-default`; the defaults are the published weights."""
 
@@ -93,3 +76,54 @@ class LlmDDefault(ScoredPolicy):
         return -llm_d_score(
             observation.replicas, observation.mask, o.queue_weight, o.kv_weight, o.prefix_weight
         )
+
+
+class LlmDStickyOptions(Settings):
+    """Options of `llm-d-sticky`."""
+
+    sticky_match: float = Field(
+        default=0.8,
+        ge=0.0,
+        le=1.0,
+        description="Matched share of a prompt that makes it stick.",
+    )
+    ttft_limit_s: float = Field(
+        default=1.0,
+        ge=0.0,
+        description="How much slower to the first token a sticky replica may be, in seconds; theirs is "
+        "tuned for the hardware, this default is ours.",
+    )
+
+
+class LlmDSticky(ScoredPolicy):
+    """llm-d's "sticky until saturated".
+
+    Replicas that hold `sticky_match` of the prompt are preferred, unless the best of them is estimated
+    to be more than `ttft_limit_s` slower to the first token than the best of the others; the estimate is
+    the prompt tokens in flight there over the peak prefill rate. Among those left::
+
+        argmin of uncached tokens in flight + prompt tokens * (1 - P)
+    """
+
+    name: ClassVar[str] = "llm-d-sticky"
+
+    def __init__(self, options: LlmDStickyOptions, rng: np.random.Generator) -> None:
+        super().__init__(rng)
+        self._options = options
+
+    def cost(self, observation: Observation) -> Float32:
+        """Tokens to be prefilled before the first token, this prompt's included, (..., n)."""
+        cost: Float32 = observation.replicas[..., _PREFILL] + observation.replicas[..., _UNCACHED]
+        return cost
+
+    def decide(self, observation: Observation) -> Decision:
+        """The least tokens, among the sticky unless they are saturated."""
+        replicas, mask = observation.replicas, observation.mask
+        sticky = mask & (replicas[:, _MATCH] >= self._options.sticky_match)
+        others = mask & ~sticky
+        if sticky.any():
+            ttft_s = replicas[:, _PREFILL] * replicas[:, _PREFILL_TOKEN_S]
+            best_s, other_s = (ttft_s[group].min(initial=np.inf) for group in (sticky, others))
+            if not best_s - other_s > self._options.ttft_limit_s:
+                mask = sticky
+        return argmax_decision(-self.cost(observation), mask, self._rng, policy=self.name)
