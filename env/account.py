@@ -11,7 +11,7 @@ Per replica, only the sum of the rates is kept: constant work per event.
 
 from __future__ import annotations
 
-from steersman.env.jit import compiled, njit
+from steersman.env.jit import compiled, inner
 from steersman.env.layout import (
     CANCELLED,
     NONE,
@@ -39,7 +39,7 @@ _on_abort = _ledger.on_abort
 _INFLIGHT_PREFILL = plain_ledger.INFLIGHT_PREFILL
 
 
-@njit
+@inner
 def dispatched(memory: int, slot: int, at_s: float) -> None:
     """A request was sent to its replica; its facts are filled in."""
     facts = facts_in(memory)[slot]
@@ -55,7 +55,7 @@ def dispatched(memory: int, slot: int, at_s: float) -> None:
     outcome.replica = replica
 
 
-@njit
+@inner
 def first_token(memory: int, slot: int, at_s: float) -> None:
     """Its first token appeared."""
     facts = facts_in(memory)[slot]
@@ -76,7 +76,7 @@ def first_token(memory: int, slot: int, at_s: float) -> None:
     outcome.first_token_s = at_s
 
 
-@njit
+@inner
 def moved(memory: int, slot: int, replica: int, at_s: float) -> None:
     """It goes on at another replica, after its first token; what it held at the old one is free."""
     facts = facts_in(memory)[slot]
@@ -99,7 +99,7 @@ def moved(memory: int, slot: int, replica: int, at_s: float) -> None:
     outcomes_in(memory)[sequence.row].replica = replica
 
 
-@njit
+@inner
 def finished(memory: int, slot: int, at_s: float) -> None:
     """Its last token appeared. Frees the slot."""
     facts = facts_in(memory)[slot]
@@ -125,7 +125,7 @@ def finished(memory: int, slot: int, at_s: float) -> None:
     _leave(memory, slot, at_s, OK)
 
 
-@njit
+@inner
 def aborted(memory: int, slot: int, at_s: float, status: int) -> None:
     """It failed, was cancelled or will not be waited for. Frees the slot."""
     facts = facts_in(memory)[slot]
@@ -155,7 +155,7 @@ def aborted(memory: int, slot: int, at_s: float, status: int) -> None:
     _leave(memory, slot, at_s, status)
 
 
-@njit
+@inner
 def refused(memory: int, row: int, replica: int, status: int) -> None:
     """No replica took it: it never was in flight."""
     cluster = common_in(memory)
@@ -168,7 +168,7 @@ def refused(memory: int, row: int, replica: int, status: int) -> None:
     bear_children(memory, row, cluster.now_s)
 
 
-@njit
+@inner
 def accrue(memory: int, replica: int, at_s: float) -> None:
     """Bring a replica's cost up to date."""
     owner = replicas_in(memory)[replica]
@@ -176,7 +176,7 @@ def accrue(memory: int, replica: int, at_s: float) -> None:
     owner.cost_at_s = at_s
 
 
-@njit
+@inner
 def bear_children(memory: int, row: int, at_s: float) -> None:
     """The next turns of a request that ended, well or not, arrive a think time later."""
     cluster = common_in(memory)
@@ -201,7 +201,7 @@ def bear_children(memory: int, row: int, at_s: float) -> None:
         child = trace_in(memory)[child].next_sibling
 
 
-@njit
+@inner
 def _leave(memory: int, slot: int, at_s: float, status: int) -> None:
     facts = facts_in(memory)[slot]
     sequence = sequences_in(memory)[slot]

@@ -6,7 +6,7 @@ adapter in use stays; while all places are in use, the head of the queue waits, 
 
 from __future__ import annotations
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.layout import (
     NONE,
     adapters_in,
@@ -19,14 +19,14 @@ from steersman.env.layout import (
 )
 
 
-@njit
+@inner
 def adapter_fits(memory: int, replica: int, slot: int) -> bool:
     """Whether the adapter of a waiting request is loaded, or there is a place for it."""
     adapter = _adapter_of(memory, slot)
     return adapter == NONE or _place(memory, replica, adapter) != NONE
 
 
-@njit
+@inner
 def use_adapter(memory: int, replica: int, slot: int) -> None:
     """A request was admitted: load its adapter if need be."""
     adapter = _adapter_of(memory, slot)
@@ -42,7 +42,7 @@ def use_adapter(memory: int, replica: int, slot: int) -> None:
     place.used = owner.adapter_uses
 
 
-@njit
+@inner
 def forget_adapters(memory: int, replica: int) -> None:
     """The replica stopped."""
     adapters = adapters_in(memory)
@@ -52,13 +52,13 @@ def forget_adapters(memory: int, replica: int) -> None:
     replicas_in(memory)[replica].loading_s = 0.0
 
 
-@njit
+@inner
 def _adapter_of(memory: int, slot: int) -> int:
     adapter: int = trace_in(memory)[sequences_in(memory)[slot].row].adapter
     return adapter
 
 
-@njit
+@inner
 def _place(memory: int, replica: int, adapter: int) -> int:
     """Where the adapter is, or may be loaded to; NONE if all others are in use."""
     adapters = adapters_in(memory)
@@ -73,7 +73,7 @@ def _place(memory: int, replica: int, adapter: int) -> int:
     return best
 
 
-@njit
+@inner
 def _in_use(memory: int, replica: int, adapter: int) -> bool:
     if adapter == NONE:
         return False

@@ -13,7 +13,7 @@ In both, a request is admitted in order and nobody overtakes, memory is handed o
 
 from __future__ import annotations
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.kv import attach
 from steersman.env.layout import (
     NONE,
@@ -30,7 +30,7 @@ CHUNKED = tuple(Batching).index(Batching.CHUNKED)
 STATIC = tuple(Batching).index(Batching.STATIC)
 
 
-@njit
+@inner
 def start_prompts(memory: int, replica: int) -> bool:
     """Admit whole prompts and let all else stand still; False, and no change, if none is admitted."""
     owner = replicas_in(memory)[replica]
@@ -65,7 +65,7 @@ def start_prompts(memory: int, replica: int) -> bool:
     return True
 
 
-@njit
+@inner
 def count_lookup(memory: int, replica: int, slot: int) -> None:
     """Prefix-cache statistics, once per request, as vLLM counts them."""
     facts = facts_in(memory)[slot]

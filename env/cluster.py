@@ -23,15 +23,19 @@ from numpy.typing import NDArray
 
 from steersman.env import engine, lifecycle
 from steersman.env import layout as at
+from steersman.env.belief import Belief
+from steersman.env.chains import chained
+from steersman.env.dispatching import dispatch
+from steersman.env.drains import drain
+from steersman.env.failures import fail, recover
 from steersman.env.lifecycle import Phase, schedule
-from steersman.env.memory import Memory, StaticTrace
+from steersman.env.memory import Memory, StaticTrace, plain
 from steersman.env.observation import observe
 from steersman.env.outcomes import OutcomeTable, outcome_table
 from steersman.env.placement import check_roles, check_sharing
 from steersman.env.requests import RequestTable, request_table
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.predictors.prefix_index import PrefixIndex
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Conditions, Disaggregation, Observation, ReplicaSpec, Staleness
 from steersman.traces.trace import Trace
@@ -58,6 +62,10 @@ class Cluster:
         seed: of everything random, which is the times and losses of scrapes.
         conditions: what happens to replicas and when, how patient clients are, how replicas share GPUs,
             and options of the engine; None: nothing happens.
+        stepped: play every iteration by itself; None and False play many at once where nothing happens
+            in between, with the same results. With standby replicas, any conditions, pipelines or
+            other batching, and from the first `start`, `drain` or `set_slowdown` on, iterations are
+            played one by one in any case.
 
     The same arguments and the same choices give the same outcomes, bit for bit.
 
@@ -78,6 +86,7 @@ class Cluster:
         prefix_cache: bool = True,
         seed: int = 0,
         conditions: Conditions | None = None,
+        stepped: bool | None = None,
     ) -> None:
         conditions = conditions or Conditions()
         staleness = staleness or Staleness()
@@ -88,25 +97,25 @@ class Cluster:
         self.table = request_table(
             trace, profiles, output_quantiles=output_quantiles, length_features=length_features
         )
+        static = _static(trace, self.table, conditions.patience_s)
         self.memory = Memory(
             self.replicas,
-            _static(trace, self.table, conditions.patience_s),
+            static,
             staleness=staleness,
             prefix_cache=prefix_cache,
             seed=seed,
             slots=min(FIRST_SLOTS, max(len(trace), 1)),
+            stepped=bool(stepped) or conditions != Conditions() or not all(map(plain, replicas)),
             changes=schedule(conditions.changes, len(replicas)),
             most_adapters=conditions.adapters.most if conditions.adapters else 0,
         )
         _apply(conditions, self.memory)
         if conditions.disaggregation is not None:
             _divide(conditions.disaggregation, self.replicas, self.memory)
-        self._believed: PrefixIndex | None = None
+        self.belief: Belief | None = None
+        """Which prefixes the router believes to be where; None where nothing can match."""
         if prefix_cache and len(trace.block_hashes):
-            self._believed = PrefixIndex(
-                [spec.profile.kv_capacity_tokens // trace.block_tokens for spec in replicas]
-            )
-        self._losses = np.zeros(len(replicas), dtype=np.int64)
+            self.belief = Belief(self.replicas, static)
         self._observed: tuple[int, Observation] | None = None
 
     @property
@@ -180,14 +189,14 @@ class Cluster:
     @property
     def shares_prefixes(self) -> bool:
         """Whether anything can match at all."""
-        return self._believed is not None
+        return self.belief is not None
 
     def match_tokens(self) -> NDArray[np.float64]:
         """Prompt tokens of the pending request believed to be cached on each replica, (replicas,)."""
-        if self._believed is None:
+        if self.belief is None:
             return np.zeros(len(self.replicas))
-        self._forget_lost(self._believed)
-        blocks = self._believed.match(self._hashes(self._pending_row()))
+        self.belief.forget_lost(self.memory)
+        blocks = self.belief.match(self._pending_row())
         return blocks.astype(np.float64) * self.trace.block_tokens
 
     def dispatch(self, replica: int, *, decode: int | None = None) -> None:
@@ -209,12 +218,12 @@ class Cluster:
         if not -1 <= replica < len(self.replicas):
             raise ValueError(f"replica {replica} is not in -1..{len(self.replicas) - 1}")
         if replica < 0:
-            engine.dispatch(self.memory.address, -1, 0.0, 0.0, 0.0, 0.0)
+            dispatch(self.memory.address, -1, 0.0, 0.0, 0.0, 0.0)
             return
         features = self.observe().replicas[replica]
         row = self._pending_row()
         self.make_room()
-        slot = engine.dispatch(
+        slot = dispatch(
             self.memory.address,
             int(replica),
             float(self.table.output_p50[row]),
@@ -235,9 +244,9 @@ class Cluster:
 
     def believe(self, row: int, replica: int) -> None:
         """The router's belief that a replica holds the prefix it was sent."""
-        if self._believed is not None:
-            self._forget_lost(self._believed)
-            self._believed.insert(int(replica), self._hashes(row))
+        if self.belief is not None:
+            self.belief.forget_lost(self.memory)
+            self.belief.insert(int(replica), row)
 
     def finish(self, drain_s: float = 600.0) -> None:
         """Arrivals stop; what is in flight has so many seconds to end, the rest is unfinished.
@@ -245,7 +254,7 @@ class Cluster:
         A pending request and those that had not arrived count as unfinished too; the latter have no
         arrival time.
         """
-        engine.drain(self.memory.address, float(drain_s))
+        drain(self.memory.address, float(drain_s))
 
     def outcomes(self) -> OutcomeTable:
         """One row per row of the trace, as of now."""
@@ -258,8 +267,7 @@ class Cluster:
         twin.trace = self.trace
         twin.table = self.table
         twin.memory = self.memory.copy()
-        twin._believed = None if self._believed is None else self._believed.copy()
-        twin._losses = self._losses.copy()
+        twin.belief = None if self.belief is None else self.belief.copy()
         twin._observed = self._observed
         return twin
 
@@ -271,9 +279,9 @@ class Cluster:
         """
         self._check_replica(replica)
         if healthy:
-            engine.recover(self.memory.address, replica)
+            recover(self.memory.address, replica)
         else:
-            engine.fail(self.memory.address, replica)
+            fail(self.memory.address, replica)
         self._observed = None
 
     def set_slowdown(self, replica: int, factor: float) -> None:
@@ -285,6 +293,7 @@ class Cluster:
         self._check_replica(replica)
         if not 0.0 < factor < math.inf:
             raise ValueError(f"factor = {factor} must be positive")
+        engine.step_only(self.memory.address)
         self.memory.replicas["factor"][replica] = factor
 
     def start(self, replica: int, *, cold_start_s: float | None = None) -> bool:
@@ -301,6 +310,7 @@ class Cluster:
         if not 0.0 <= delay_s < math.inf:
             raise ValueError(f"cold_start_s = {delay_s} must not be negative or infinite")
         self._observed = None
+        engine.step_only(self.memory.address)
         return bool(lifecycle.start(self.memory.address, replica, float(delay_s)))
 
     def add(self, *, profile: str | None = None, cold_start_s: float | None = None) -> int | None:
@@ -319,6 +329,7 @@ class Cluster:
         """
         self._check_replica(replica)
         self._observed = None
+        engine.step_only(self.memory.address)
         return bool(lifecycle.drain_replica(self.memory.address, replica))
 
     @property
@@ -350,23 +361,11 @@ class Cluster:
         if not 0 <= replica < len(self.replicas):
             raise ValueError(f"replica {replica} is not in 0..{len(self.replicas) - 1}")
 
-    def _forget_lost(self, believed: PrefixIndex) -> None:
-        """Believe nothing of replicas that lost their cache since they were last looked at."""
-        losses = self.memory.replicas["losses"]
-        for replica in np.flatnonzero(losses != self._losses).tolist():
-            believed.forget(replica)
-            self._losses[replica] = losses[replica]
-
     def _pending_row(self) -> int:
         row = self.pending
         if row is None:
             raise RuntimeError("no request is pending; call next_request() first")
         return row
-
-    def _hashes(self, row: int) -> list[int]:
-        offsets = self.trace.block_offsets
-        hashes: list[int] = self.trace.block_hashes[offsets[row] : offsets[row + 1]].tolist()
-        return hashes
 
 
 def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness, conditions: Conditions) -> None:
@@ -468,4 +467,5 @@ def _static(trace: Trace, table: RequestTable, patience_s: float | None) -> Stat
         hashes=np.ascontiguousarray(trace.block_hashes),
         block_tokens=trace.block_tokens if len(trace.block_hashes) else 0,
         children=len(children),
+        chained=bool(len(trace.block_hashes)) and chained(trace.block_hashes, trace.block_offsets),
     )

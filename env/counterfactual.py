@@ -12,8 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.env.engine import dispatch, drain, next_request
-from steersman.env.jit import njit
+from steersman.env.agenda import EVENTS, SCRAPES, set_due
+from steersman.env.dispatching import dispatch
+from steersman.env.drains import drain
+from steersman.env.engine import next_request
+from steersman.env.jit import inner, njit
 from steersman.env.layout import NONE, common_in, replicas_in, trace_in
 from steersman.env.memory import Memory
 from steersman.traces.errors import ConfigError
@@ -95,7 +98,7 @@ def _sweep(
         dispatch(base_memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
 
 
-@njit
+@inner
 def _ask(
     base: NDArray[np.uint8],
     scratch: NDArray[np.uint8],
@@ -125,7 +128,7 @@ def _ask(
         added[replica] += replicas[replica].cost + refused
 
 
-@njit
+@inner
 def _play(
     memory: int,
     only: int,
@@ -147,7 +150,7 @@ def _play(
     drain(memory, DRAIN_S)
 
 
-@njit
+@inner
 def _freeze_others(memory: int, kept: int) -> None:
     """Empty all other replicas: nothing happens there any more."""
     replicas = replicas_in(memory)
@@ -159,4 +162,8 @@ def _freeze_others(memory: int, kept: int) -> None:
             replicas[replica].running = 0
             replicas[replica].waiting = 0
             replicas[replica].in_flight = 0
+            replicas[replica].leaping = 0
+            replicas[replica].decoding = 0
+            set_due(memory, EVENTS, replica, np.inf)
+            set_due(memory, SCRAPES, replica, np.inf)
             replicas[replica].cost_rate = 0.0

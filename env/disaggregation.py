@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.kv import release
 from steersman.env.layout import (
     DECODE,
@@ -28,7 +28,7 @@ from steersman.env.layout import (
 )
 
 
-@njit
+@inner
 def depart(memory: int, replica: int, slot: int, at_s: float) -> None:
     """A prefill is done: send its KV cache off. The sequence is out of the batch already."""
     cluster = common_in(memory)
@@ -54,7 +54,7 @@ def depart(memory: int, replica: int, slot: int, at_s: float) -> None:
         sequences_in(memory)[following].previous = slot
 
 
-@njit
+@inner
 def next_arrival_s(memory: int) -> float:
     """When the next transfer ends."""
     slot = common_in(memory).transfers
@@ -62,7 +62,7 @@ def next_arrival_s(memory: int) -> float:
     return arrives_s
 
 
-@njit
+@inner
 def leave(memory: int, slot: int) -> None:
     """A transfer ended, one way or another: free what the request held where it came from."""
     cluster = common_in(memory)
@@ -78,7 +78,7 @@ def leave(memory: int, slot: int) -> None:
     release(memory, replica, slot)
 
 
-@njit
+@inner
 def destination(memory: int, slot: int) -> int:
     """The decode replica that was named or whose KV cache is used least; NONE if none can take it."""
     sequence = sequences_in(memory)[slot]
@@ -95,7 +95,7 @@ def destination(memory: int, slot: int) -> int:
     return best
 
 
-@njit
+@inner
 def _takes(memory: int, replica: int, tokens: int) -> bool:
     owner = replicas_in(memory)[replica]
     up = owner.role == DECODE and owner.healthy == 1 and owner.phase == SERVING

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from steersman.env import engine
 from steersman.env import layout as at
+from steersman.env.dispatching import dispatch
 from steersman.env.memory import Memory, StaticTrace
 from steersman.traces.schema import HardwareProfile, ReplicaSpec, Staleness
 
@@ -149,7 +150,7 @@ class LiveEngine:
         record["hash_start"] = self._store(block_hashes)
         record["hash_count"] = len(block_hashes)
         memory.cluster["pending"] = slot
-        engine.dispatch(memory.address, 0, 0.0, float(prompt_tokens), 0.0, 0.0)
+        dispatch(memory.address, 0, 0.0, float(prompt_tokens), 0.0, 0.0)
         handle = self._issued
         self._issued += 1
         self._handles[slot] = handle

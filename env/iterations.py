@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.env import engine
 from steersman.env.cluster import Cluster
-from steersman.env.jit import njit
+from steersman.env.dispatching import dispatch
+from steersman.env.jit import inner, njit
 from steersman.env.layout import (
     NONE,
     common_in,
@@ -89,7 +89,8 @@ def with_cost(profile: HardwareProfile, cost: Floats) -> HardwareProfile:
 def play_iterations(profile: HardwareProfile, trace: Trace, *, prefix_cache: bool = True) -> Iterations:
     """Play a trace on one replica. Arrivals are the trace's own, parents or not."""
     alone = replace(trace, parent=np.full(len(trace), NONE, dtype=trace.parent.dtype))
-    cluster = Cluster([ReplicaSpec("replica", profile)], alone, prefix_cache=prefix_cache)
+    replicas = [ReplicaSpec("replica", profile)]
+    cluster = Cluster(replicas, alone, prefix_cache=prefix_cache, stepped=True)
     cluster.memory.grow(len(trace) + 1)
     features = np.zeros((len(trace), 2, _WIDTH))
     _play(cluster.memory.address, cluster.table.output_p50, features)
@@ -126,13 +127,13 @@ def _play(memory: int, output_p50: Floats, features: Floats) -> None:
             at_arrival[row] += share * running
         cluster.now_s = arrival_s
         cluster.pending = row
-        engine.dispatch(memory, 0, output_p50[row], 0.0, 0.0, 0.0)
+        dispatch(memory, 0, output_p50[row], 0.0, 0.0, 0.0)
         if idle:
             started_s = arrival_s
             _count(memory, running)
 
 
-@njit
+@inner
 def _end(memory: int, at_s: float, clock: Floats, at_arrival: Floats, features: Floats) -> None:
     """End the iteration; who got a first or a last token learns what the way there was made of."""
     sequences = sequences_in(memory)
@@ -140,7 +141,7 @@ def _end(memory: int, at_s: float, clock: Floats, at_arrival: Floats, features: 
     batch = np.empty(count, np.int64)
     for i in range(count):
         batch[i] = sequences[run_in(memory)[0, i]].row
-    end_iteration(memory, 0)
+    end_iteration(memory, 0, at_s)
     for row in batch:
         outcome = outcomes_in(memory)[row]
         if outcome.first_token_s == at_s:
@@ -149,7 +150,7 @@ def _end(memory: int, at_s: float, clock: Floats, at_arrival: Floats, features: 
             features[row, 1] = clock - at_arrival[row]
 
 
-@njit
+@inner
 def _count(memory: int, features: Floats) -> None:
     """The features of the iteration that has just begun; zero if the replica is idle."""
     features[:] = 0.0

@@ -13,12 +13,14 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import numba
+from numba import types
 
 from steersman.predictors import ledger
 
@@ -27,14 +29,48 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 def njit(function: FunctionT) -> FunctionT:
     """Compile lazily, cached on disk where the user's cache folder can be written."""
+    with _cached():
+        machine_code: Any = numba.njit(cache=_CACHE is not None, error_model="numpy")(function)
+    return cast(FunctionT, machine_code)
+
+
+def inner(function: FunctionT) -> FunctionT:
+    """As `njit`, for what only compiled functions call: quicker to compile.
+
+    It has no door for Python, and one version for all widths of integers, constants included.
+    """
+    options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    with _cached():
+        machine_code: Any = numba.njit(cache=_CACHE is not None, error_model="numpy", **options)(
+            function
+        )
+    template = machine_code.get_call_template
+    machine_code.get_call_template = lambda args, kws: template(tuple(map(_wide, args)), kws)
+    return cast(FunctionT, machine_code)
+
+
+def _wide(kind: Any) -> Any:
+    """The type that an argument of this type is passed as."""
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
+
+
+def cfunc(signature: Any, function: Callable[..., Any]) -> Any:
+    """Compile now, or read from the same cache, with the calling convention of C."""
+    with _cached():
+        return numba.cfunc(signature, cache=_CACHE is not None, error_model="numpy")(function)
+
+
+@contextmanager
+def _cached() -> Iterator[None]:
+    """numba learns from its settings where the cache is."""
     settings: Any = numba.config
     previous = settings.CACHE_DIR
     try:
         settings.CACHE_DIR = "" if _CACHE is None else str(_CACHE)
-        machine_code: Any = numba.njit(cache=_CACHE is not None, error_model="numpy")(function)
+        yield
     finally:
         settings.CACHE_DIR = previous
-    return cast(FunctionT, machine_code)
 
 
 def compiled(module: ModuleType) -> SimpleNamespace:

@@ -7,7 +7,7 @@ sequence uses `shared` prefix entries and, for the rest of its tokens, `private_
 
 from __future__ import annotations
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.layout import (
     NONE,
     common_in,
@@ -18,15 +18,16 @@ from steersman.env.layout import (
     sequences_in,
 )
 from steersman.env.prefix_cache import find, insert, lru_push, lru_unlink, remove
+from steersman.env.segments import drop, extend, match, trim, use
 
 
-@njit
+@inner
 def blocks_for(tokens: int, block_tokens: int) -> int:
     """Blocks that hold so many tokens."""
     return (max(tokens, 0) + block_tokens - 1) // block_tokens
 
 
-@njit
+@inner
 def take(memory: int, replica: int, blocks: int) -> bool:
     """Put blocks in use, evicting cached ones if need be; False, and no change, if there are too few."""
     owner = replicas_in(memory)[replica]
@@ -39,11 +40,14 @@ def take(memory: int, replica: int, blocks: int) -> bool:
     return True
 
 
-@njit
+@inner
 def evict(memory: int, replica: int, blocks: int) -> None:
     """Forget cached blocks: prefixes least recently used first, then what preempted sequences left."""
     owner = replicas_in(memory)[replica]
     while blocks > 0 and owner.lru_head != NONE:
+        if common_in(memory).segments == 1:
+            blocks -= trim(memory, replica, blocks)
+            continue
         entry = owner.lru_head
         lru_unlink(memory, replica, entry)
         remove(memory, replica, entry)
@@ -60,7 +64,7 @@ def evict(memory: int, replica: int, blocks: int) -> None:
             span_unlink(memory, replica, slot)
 
 
-@njit
+@inner
 def grow(memory: int, replica: int, slot: int, tokens: int) -> bool:
     """Make room for a sequence of `tokens` tokens; False, and no change, if there is none."""
     owner = replicas_in(memory)[replica]
@@ -75,7 +79,29 @@ def grow(memory: int, replica: int, slot: int, tokens: int) -> bool:
     return True
 
 
-@njit
+@inner
+def cached(memory: int, replica: int, slot: int) -> tuple[int, int, int, int]:
+    """What is cached of a sequence's prompt.
+
+    Returns:
+        Blocks that match, those of them without a user and, where runs of blocks are kept, the last
+        node and how many of its blocks match; NONE and 0 otherwise.
+    """
+    if common_in(memory).segments == 1:
+        return match(memory, replica, slot)
+    sequence = sequences_in(memory)[slot]
+    hits = 0
+    idle = 0
+    while hits < sequence.hashes:
+        entry = find(memory, replica, hashes_in(memory)[sequence.hash_start + hits])
+        if entry == NONE:
+            break
+        idle += entries_in(memory)[replica, entry].users == 0
+        hits += 1
+    return hits, idle, NONE, 0
+
+
+@inner
 def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     """Give a waiting sequence what is cached of it, and room for its first chunk.
 
@@ -85,14 +111,7 @@ def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     owner = replicas_in(memory)[replica]
     sequence = sequences_in(memory)[slot]
     facts = facts_in(memory)[slot]
-    hits = 0
-    idle = 0
-    while hits < sequence.hashes:
-        entry = find(memory, replica, hashes_in(memory)[sequence.hash_start + hits])
-        if entry == NONE:
-            break
-        idle += entries_in(memory)[replica, entry].users == 0
-        hits += 1
+    hits, idle, last, common = cached(memory, replica, slot)
     span = facts.span_blocks if facts.span_shared == hits else 0
     total = sequence.prompt + sequence.produced
     shared_tokens = hits * owner.entry_tokens
@@ -103,7 +122,9 @@ def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     if private + idle * owner.entry_blocks > owner.kv_blocks - owner.held_blocks:
         return 0
     forget_span(memory, replica, slot)
-    for k in range(hits):
+    if common > 0:
+        use(memory, replica, slot, last, common)
+    for k in range(0 if common > 0 else hits):
         _use(memory, replica, find(memory, replica, hashes_in(memory)[sequence.hash_start + k]))
     take(memory, replica, private)
     facts.received = 0
@@ -113,11 +134,14 @@ def attach(memory: int, replica: int, slot: int, budget: int) -> int:
     return int(chunk)
 
 
-@njit
+@inner
 def share(memory: int, replica: int, slot: int) -> None:
     """Turn the prefix blocks that are computed by now into entries that others can use."""
     owner = replicas_in(memory)[replica]
     sequence = sequences_in(memory)[slot]
+    if common_in(memory).segments == 1:
+        extend(memory, replica, slot, min(sequence.hashes, sequence.computed // owner.entry_tokens))
+        return
     while sequence.shared < sequence.hashes:
         if (sequence.shared + 1) * owner.entry_tokens > sequence.computed:
             break
@@ -133,12 +157,15 @@ def share(memory: int, replica: int, slot: int) -> None:
         sequence.shared += 1
 
 
-@njit
+@inner
 def release(memory: int, replica: int, slot: int) -> None:
     """Free all of a sequence's blocks; its prefix stays cached, the tail first to be evicted."""
     owner = replicas_in(memory)[replica]
     sequence = sequences_in(memory)[slot]
-    for k in range(sequence.shared - 1, -1, -1):
+    segments = common_in(memory).segments == 1
+    if segments:
+        drop(memory, replica, slot)
+    for k in range(-1 if segments else sequence.shared - 1, -1, -1):
         entry = find(memory, replica, hashes_in(memory)[sequence.hash_start + k])
         record = entries_in(memory)[replica, entry]
         record.users -= 1
@@ -152,7 +179,7 @@ def release(memory: int, replica: int, slot: int) -> None:
     owner.try_admission = 1
 
 
-@njit
+@inner
 def release_remembered(memory: int, replica: int, slot: int) -> None:
     """As `release`, for a preempted sequence: its own full blocks stay cached too, until evicted."""
     owner = replicas_in(memory)[replica]
@@ -175,7 +202,7 @@ def release_remembered(memory: int, replica: int, slot: int) -> None:
     owner.span_tail = slot
 
 
-@njit
+@inner
 def forget_span(memory: int, replica: int, slot: int) -> None:
     """What a preempted sequence left is no longer cached: evicted, or in use again."""
     facts = facts_in(memory)[slot]
@@ -185,7 +212,7 @@ def forget_span(memory: int, replica: int, slot: int) -> None:
         span_unlink(memory, replica, slot)
 
 
-@njit
+@inner
 def span_unlink(memory: int, replica: int, slot: int) -> None:
     """Leave the list of remembered sequences."""
     owner = replicas_in(memory)[replica]
@@ -200,7 +227,7 @@ def span_unlink(memory: int, replica: int, slot: int) -> None:
         facts_in(memory)[facts.span_next].span_previous = facts.span_previous
 
 
-@njit
+@inner
 def _use(memory: int, replica: int, entry: int) -> None:
     owner = replicas_in(memory)[replica]
     record = entries_in(memory)[replica, entry]

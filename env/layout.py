@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.predictors.ledger import STATE_WIDTH
 
 PRIORITIES = 4
@@ -61,6 +61,8 @@ CLUSTER = np.dtype(
         ("transfers", "i8"),  # the slot that arrives first
         ("transfer_latency_s", "f8"),
         ("transfer_token_s", "f8"),
+        ("agenda", "i8"),  # 1: replicas are looked at when something is due (`agenda.py`); they may leap
+        ("segments", "i8"),  # 1: runs of prefix blocks are kept (`segments.py`), not single ones
     ],
     align=True,
 )
@@ -96,6 +98,14 @@ REPLICA = np.dtype(
         ("span_head", "i8"),  # oldest preempted sequence that is remembered
         ("span_tail", "i8"),
         ("free_entry", "i8"),
+        # Leaping (`leap.py`).
+        ("fast", "i8"),  # 1: it may leap
+        ("leaping", "i8"),  # 1: decoding sequences are kept in `ends`, relative to the counter
+        ("count", "i8"),  # iterations begun while it leaped
+        ("joined", "i8"),  # sequences that started to decode
+        ("decoding", "i8"),  # of those running; 0 while it steps
+        ("context", "i8"),  # tokens the decoding ones will attend to in the next iteration
+        ("ended_s", "f8"),  # end of the last iteration that was stepped
         # Scrapes.
         ("next_scrape_s", "f8"),
         ("scrapes", "i8"),
@@ -213,17 +223,21 @@ FACTS = np.dtype(
         ("target", "i8"),  # decode replica that was named, or NONE
         ("batch", "i8"),  # that it is in flight with, or NONE
         ("deadline_s", "f8"),  # of the first token; infinite: the client waits for ever
+        ("leaf", "i8"),  # last run of prefix blocks it uses
     ],
     align=True,
 )
 
 ENTRY = np.dtype(
-    [  # A prefix block in a replica's KV cache.
-        ("key", "i8"),
+    [  # A prefix block in a replica's KV cache, or a run of them (`segments.py`).
+        ("key", "i8"),  # hash of the first block
         ("users", "i4"),
         ("next", "i4"),  # in the LRU list, or the free list
         ("previous", "i4"),
-        ("padding", "i4"),
+        ("length", "i4"),  # blocks
+        ("start", "i8"),  # of a run: where its hashes are
+        ("parent", "i4"),  # of a run: the one before it
+        ("children", "i4"),  # of a run: those after it
     ],
     align=True,
 )
@@ -242,6 +256,8 @@ OUTCOME = np.dtype(
     align=True,
 )
 
+END = np.dtype([("key", "i8"), ("slot", "i8")], align=True)
+"""key: the iteration at whose end a sequence ends, times 2^32, plus its turn among equals."""
 BIRTH = np.dtype([("at_s", "f8"), ("row", "i8")], align=True)
 EVENT = np.dtype([("at_s", "f8"), ("slot", "i8"), ("finished", "i8")], align=True)
 
@@ -273,6 +289,9 @@ H_TRACE, H_ROOTS, H_ROOT_COUNT, H_HASHES, H_HASH_COUNT = range(20, 25)  # addres
 H_READS = 47  # address
 H_CHANGE, H_CHANGES = 25, 26  # the schedule and its length
 H_SHARE, H_ADAPTER, H_ADAPTERS, H_PIPE, H_FLIGHT, H_FLIGHTS = range(27, 33)
+H_BINS, H_LEAVES = range(33, 35)  # two more sizes
+H_END, H_PHASE, H_DUE = range(35, 38)
+H_LINKS, H_LINK_COUNT = 38, 39  # address and size
 HEADER = 48
 
 
@@ -289,152 +308,198 @@ _pointer: Any = intrinsic(_pointer_of)
 _table: Any = numba.carray  # type: ignore[attr-defined]
 
 
-@njit
+@inner
 def _header(memory: int) -> Any:
     return _table(_pointer(memory), (HEADER,), np.int64)
 
 
-@njit
+@inner
+def floats_at(address: int, count: int) -> Any:
+    """(count,) float32 outside the buffer."""
+    return _table(_pointer(address), (count,), np.float32)
+
+
+@inner
+def doubles_at(address: int, count: int) -> Any:
+    """(count,) float64 outside the buffer."""
+    return _table(_pointer(address), (count,), np.float64)
+
+
+@inner
+def words_at(address: int, count: int) -> Any:
+    """(count,) int64 outside the buffer."""
+    return _table(_pointer(address), (count,), np.int64)
+
+
+@inner
 def common_in(memory: int) -> Any:
     """The CLUSTER record."""
     return _table(_pointer(memory + _header(memory)[H_CLUSTER]), (1,), CLUSTER)[0]
 
 
-@njit
+@inner
 def replicas_in(memory: int) -> Any:
     """(n,) REPLICA"""
     h = _header(memory)
     return _table(_pointer(memory + h[H_REPLICA]), (h[H_REPLICAS],), REPLICA)
 
 
-@njit
+@inner
 def ledger_in(memory: int) -> Any:
     """(n, STATE_WIDTH): what the router knows."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_LEDGER]), (h[H_REPLICAS], STATE_WIDTH), np.float64)
 
 
-@njit
+@inner
 def sequences_in(memory: int) -> Any:
     """(slots,) SEQUENCE"""
     h = _header(memory)
     return _table(_pointer(memory + h[H_SEQUENCE]), (h[H_SLOTS],), SEQUENCE)
 
 
-@njit
+@inner
 def facts_in(memory: int) -> Any:
     """(slots,) FACTS"""
     h = _header(memory)
     return _table(_pointer(memory + h[H_FACTS]), (h[H_SLOTS],), FACTS)
 
 
-@njit
+@inner
 def run_in(memory: int) -> Any:
     """(n, most max_num_seqs): slots that run, in the order in which they were admitted."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_RUN]), (h[H_REPLICAS], h[H_RUNNING]), np.int32)
 
 
-@njit
+@inner
+def ends_in(memory: int) -> Any:
+    """(n, most max_num_seqs) END: a heap of the sequences that decode, where a replica leaps."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_END]), (h[H_REPLICAS], h[H_RUNNING]), END)
+
+
+@inner
+def phases_in(memory: int) -> Any:
+    """(n, most block_tokens): decoding sequences by their tokens less the counter, modulo a block."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_PHASE]), (h[H_REPLICAS], h[H_BINS]), np.int32)
+
+
+@inner
+def due_in(memory: int) -> Any:
+    """(2, 2 * leaves): trees of when each replica must be looked at next; see `agenda.py`."""
+    h = _header(memory)
+    return _table(_pointer(memory + h[H_DUE]), (2, 2 * h[H_LEAVES]), np.float64)
+
+
+@inner
 def queue_in(memory: int) -> Any:
     """(n, PRIORITIES, 2): head and tail of each waiting queue."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_QUEUE]), (h[H_REPLICAS], PRIORITIES, 2), np.int32)
 
 
-@njit
+@inner
 def entries_in(memory: int) -> Any:
     """(n, entries) ENTRY"""
     h = _header(memory)
     return _table(_pointer(memory + h[H_ENTRY]), (h[H_REPLICAS], h[H_ENTRIES]), ENTRY)
 
 
-@njit
+@inner
 def table_in(memory: int) -> Any:
     """(n, power of two): entry by hash, open addressing."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_HASH]), (h[H_REPLICAS], h[H_TABLE]), np.int32)
 
 
-@njit
+@inner
 def births_in(memory: int) -> Any:
     """(children,) BIRTH: a heap of children whose parents ended."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_BIRTH]), (h[H_CHILDREN],), BIRTH)
 
 
-@njit
+@inner
 def events_in(memory: int) -> Any:
     """(events,) EVENT: tokens, where they are recorded."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_EVENT]), (h[H_EVENTS],), EVENT)
 
 
-@njit
+@inner
 def changes_in(memory: int) -> Any:
     """(changes,) CHANGE: the schedule, in order of time."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_CHANGE]), (h[H_CHANGES],), CHANGE)
 
 
-@njit
+@inner
 def shares_in(memory: int) -> Any:
     """(n,) SHARE"""
     h = _header(memory)
     return _table(_pointer(memory + h[H_SHARE]), (h[H_REPLICAS],), SHARE)
 
 
-@njit
+@inner
 def adapters_in(memory: int) -> Any:
     """(n, most adapters) ADAPTER: what each replica has loaded."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_ADAPTER]), (h[H_REPLICAS], h[H_ADAPTERS]), ADAPTER)
 
 
-@njit
+@inner
 def pipes_in(memory: int) -> Any:
     """(n,) PIPE"""
     h = _header(memory)
     return _table(_pointer(memory + h[H_PIPE]), (h[H_REPLICAS],), PIPE)
 
 
-@njit
+@inner
 def flight_in(memory: int) -> Any:
     """(n, most max_num_seqs, or 0 without pipelines): slots that are in stages."""
     h = _header(memory)
     return _table(_pointer(memory + h[H_FLIGHT]), (h[H_REPLICAS], h[H_FLIGHTS]), np.int32)
 
 
-@njit
+@inner
 def outcomes_in(memory: int) -> Any:
     """(rows,) OUTCOME"""
     h = _header(memory)
     return _table(_pointer(memory + h[H_OUTCOME]), (h[H_ROWS],), OUTCOME)
 
 
-@njit
+@inner
 def trace_in(memory: int) -> Any:
     """(rows,) TRACE"""
     h = _header(memory)
     return _table(_pointer(h[H_TRACE]), (h[H_ROWS],), TRACE)
 
 
-@njit
+@inner
 def roots_in(memory: int) -> Any:
     """Rows without a parent, by arrival."""
     h = _header(memory)
     return _table(_pointer(h[H_ROOTS]), (h[H_ROOT_COUNT],), np.int64)
 
 
-@njit
+@inner
 def hashes_in(memory: int) -> Any:
     """Hashes of all prefix blocks, request by request."""
     h = _header(memory)
     return _table(_pointer(h[H_HASHES]), (h[H_HASH_COUNT],), np.int64)
 
 
-@njit
+@inner
 def reads_in(memory: int) -> Any:
     """(n, most max_num_seqs + 1): by decoding sequences, the factor on `decode_base_s`; read only."""
     h = _header(memory)
     return _table(_pointer(h[H_READS]), (h[H_REPLICAS], h[H_RUNNING] + 1), np.float64)
+
+
+@inner
+def links_in(memory: int) -> Any:
+    """Addresses of machine code; see `links.py`."""
+    h = _header(memory)
+    return _table(_pointer(h[H_LINKS]), (h[H_LINK_COUNT],), np.int64)

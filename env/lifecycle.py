@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from steersman.env import layout as at
 from steersman.env.adapters import forget_adapters
-from steersman.env.jit import compiled, njit
+from steersman.env.jit import compiled, inner, njit
 from steersman.env.kv import evict
 from steersman.env.layout import (
     DECODE,
@@ -80,7 +80,7 @@ def schedule(changes: Sequence[ReplicaChange], replicas: int) -> NDArray[Any]:
     return records
 
 
-@njit
+@inner
 def at_work(memory: int, replica: int) -> bool:
     """Whether a replica holds any request."""
     owner = replicas_in(memory)[replica]
@@ -123,7 +123,7 @@ def drain_replica(memory: int, replica: int) -> bool:
     return True
 
 
-@njit
+@inner
 def retire(memory: int, replica: int, at_s: float) -> None:
     """An empty replica is gone, and its cache with it; nobody pays for it any more."""
     owner = replicas_in(memory)[replica]
@@ -137,7 +137,7 @@ def retire(memory: int, replica: int, at_s: float) -> None:
     plan(memory)
 
 
-@njit
+@inner
 def lose(memory: int, replica: int) -> None:
     """An empty replica stops and its cache is lost."""
     owner = replicas_in(memory)[replica]
@@ -148,7 +148,7 @@ def lose(memory: int, replica: int) -> None:
     tell(memory, replica)
 
 
-@njit
+@inner
 def tell(memory: int, replica: int) -> None:
     """The router learns at once whether a replica is up and whether it drains.
 
@@ -160,7 +160,7 @@ def tell(memory: int, replica: int) -> None:
     ledger_in(memory)[replica, _DRAINING] = 1.0 if owner.phase == DRAINING else 0.0
 
 
-@njit
+@inner
 def plan(memory: int) -> None:
     """Find out when the next change is due."""
     cluster = common_in(memory)
@@ -172,7 +172,7 @@ def plan(memory: int) -> None:
     cluster.next_change_s = due_s
 
 
-@njit
+@inner
 def next_change(memory: int) -> tuple[int, int, float]:
     """Take the change that is due: its kind, replica and factor.
 

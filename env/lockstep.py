@@ -5,12 +5,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.env.engine import cost, dispatch, next_request_by
+from steersman.env.belief import believe, forget_lost, match_believed
+from steersman.env.dispatching import dispatch
+from steersman.env.engine import cost, next_request_by
 from steersman.env.jit import njit
-from steersman.env.layout import NONE, common_in, ledger_in
+from steersman.env.layout import (
+    NONE,
+    common_in,
+    doubles_at,
+    floats_at,
+    ledger_in,
+    replicas_in,
+    trace_in,
+    words_at,
+)
 from steersman.predictors.ledger import HEALTHY
 
 Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 
@@ -23,12 +35,24 @@ def next_requests(memories: Int64, rows: Int64, until_s: Float64) -> None:
 
 
 @njit
-def gather(memories: Int64, state: Float64, now_s: Float64) -> None:
-    """Copy the ledgers and clocks.
+def gather(
+    memories: Int64,
+    beliefs: Int64,
+    tables: Int64,
+    state: Float64,
+    now_s: Float64,
+    request: Float32,
+    match_tokens: Float64,
+) -> None:
+    """Copy the ledgers and clocks, and what is known of the pending requests.
 
     A row of padding repeats the cluster's first replica, unhealthy, so that formulas stay finite.
-    """
 
+    Args:
+        beliefs: addresses of their memories (`belief.py`), 0 where nothing can match.
+        tables: addresses of the requests' features, a row per row of the trace.
+    """
+    matched = np.zeros(state.shape[1], dtype=np.int64)
     for i in range(memories.shape[0]):
         ledger = ledger_in(memories[i])
         replicas = ledger.shape[0]
@@ -37,19 +61,70 @@ def gather(memories: Int64, state: Float64, now_s: Float64) -> None:
             state[i, r] = ledger[0]
             state[i, r, HEALTHY] = 0.0
         now_s[i] = common_in(memories[i]).now_s
+        row = common_in(memories[i]).pending
+        match_tokens[i] = 0.0
+        if row == NONE:
+            request[i] = 0.0
+            continue
+        request[i] = floats_at(tables[i] + row * request.shape[1] * 4, request.shape[1])
+        if beliefs[i] != 0:
+            source = trace_in(memories[i])[row]
+            forget_lost(beliefs[i], memories[i])
+            match_believed(beliefs[i], source.hash_start, source.hash_count, matched)
+            block_tokens = replicas_in(beliefs[i])[0].entry_tokens
+            for r in range(replicas):
+                match_tokens[i, r] = matched[r] * block_tokens
+
+
+@njit
+def identities(memories: Int64, tables: Int64, identity: Int64) -> None:
+    """Who asks: `predictors/identity.py` of the pending requests, 0 without one.
+
+    Args:
+        tables: addresses of the requests' identities, a row per row of the trace.
+    """
+    for i in range(memories.shape[0]):
+        row = common_in(memories[i]).pending
+        if row == NONE:
+            identity[i] = 0
+        else:
+            identity[i] = words_at(tables[i] + row * identity.shape[1] * 8, identity.shape[1])
+
+
+@njit
+def clocks(memories: Int64, now_s: Float64) -> None:
+    """The time of each."""
+    for i in range(memories.shape[0]):
+        now_s[i] = common_in(memories[i]).now_s
+
+
+@njit
+def full(memories: Int64, no_room: NDArray[np.bool_]) -> None:
+    """Which of them have no free slot."""
+    for i in range(memories.shape[0]):
+        no_room[i] = common_in(memories[i]).free_slots == 0
 
 
 @njit
 def dispatch_all(
-    memories: Int64, choices: Int64, output_p50: Float64, raw: Float64, accepted: NDArray[np.bool_]
+    memories: Int64, beliefs: Int64, choices: Int64, output_p50: Int64, raw: Float64
 ) -> None:
-    """Dispatch each pending request. `raw`: (clusters, 3) uncached, raw TTFT and TPOT of the choice."""
+    """Dispatch each pending request.
+
+    Args:
+        output_p50: addresses of the predictions, one per row of the trace.
+        raw: (clusters, 3), uncached tokens, raw TTFT and TPOT of the choice.
+    """
     for i in range(memories.shape[0]):
-        if common_in(memories[i]).pending == NONE:
-            accepted[i] = False
-        else:
-            slot = dispatch(memories[i], choices[i], output_p50[i], raw[i, 0], raw[i, 1], raw[i, 2])
-            accepted[i] = slot != NONE
+        row = common_in(memories[i]).pending
+        if row == NONE:
+            continue
+        p50 = doubles_at(output_p50[i] + row * 8, 1)[0]
+        slot = dispatch(memories[i], choices[i], p50, raw[i, 0], raw[i, 1], raw[i, 2])
+        if slot != NONE and beliefs[i] != 0:
+            source = trace_in(memories[i])[row]
+            forget_lost(beliefs[i], memories[i])
+            believe(beliefs[i], choices[i], source.hash_start, source.hash_count)
 
 
 @njit

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env import layout as at
+from steersman.env.links import ADDRESSES
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Batching, ReplicaSpec, Staleness
@@ -32,6 +33,8 @@ class StaticTrace:
     block_tokens: int
     """0: nothing is shared."""
     children: int
+    chained: bool = False
+    """Whether each hash stands for all the blocks before it too (`chains.py`)."""
 
 
 class Memory:
@@ -44,6 +47,7 @@ class Memory:
         events: room in the token log; 0 records no tokens.
         changes: (changes,) CHANGE in order of time; None: nothing is scheduled.
         most_adapters: loaded on a replica at once; 0: adapters cost nothing.
+        stepped: play every iteration, even where many could be played at once.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Memory:
         events: int = 0,
         changes: NDArray[Any] | None = None,
         most_adapters: int = 0,
+        stepped: bool = False,
     ) -> None:
         sharing = prefix_cache and trace.block_tokens > 0
         most_entries = 0
@@ -78,6 +83,8 @@ class Memory:
                 at.H_CHANGES: 0 if changes is None else len(changes),
                 at.H_ADAPTERS: most_adapters,
                 at.H_FLIGHTS: _flights(replicas),
+                at.H_BINS: max(spec.profile.block_tokens for spec in replicas),
+                at.H_LEAVES: 1 << (len(replicas) - 1).bit_length(),
             }
         )
         cluster = self.cluster
@@ -96,6 +103,9 @@ class Memory:
             cluster["next_change_s"] = changes["at_s"][0]
         self.shares["gpu"] = at.NONE
         self.adapters["adapter"] = at.NONE
+        agenda = events == 0 and not stepped
+        cluster["agenda"] = agenda
+        cluster["segments"] = sharing and agenda and trace.chained
         self._free(0)
         self.queue[:] = at.NONE
         self.outcomes["arrival_s"] = np.nan
@@ -110,10 +120,15 @@ class Memory:
             self.ledger[row] = L.new_row(spec.profile)
             L.on_scrape(self.ledger[row], 0.0, 0.0, 0.0, 0.0)
             self.replicas["next_scrape_s"][row] = rng.random() * staleness.scrape_interval_s
+            self.replicas["fast"][row] = agenda and leaps(spec)
             if spec.standby:
                 self.replicas["phase"][row] = at.GONE
                 self.replicas["billed_from_s"][row] = np.inf
                 self.ledger[row, L.HEALTHY] = 0.0
+        # Nothing is known to be due: each replica is looked at once.
+        known = self.due.shape[1] // 2 + len(replicas)
+        self.due[:, :known] = -np.inf
+        self.due[:, known:] = np.inf
 
     @property
     def free_slots(self) -> int:
@@ -145,7 +160,7 @@ class Memory:
         old.trace = self.trace
         old._places = self._places
         old._adopt(self.buffer)
-        sizes = {key: int(old.header[key]) for key in (*range(at.H_EVENTS + 1), *_MORE_SIZES)}
+        sizes = {key: int(old.header[key]) for key in (*_SIZES, *_MORE_SIZES)}
         sizes[at.H_SLOTS] = slots
         if events is not None:
             sizes[at.H_EVENTS] = events
@@ -153,7 +168,7 @@ class Memory:
             self.trace = trace
             sizes[at.H_ROWS] = len(trace.records)
         self._allocate(sizes)
-        for name in _COPIED:
+        for name in _KEPT:
             getattr(self, name)[...] = getattr(old, name)
         for name in ("sequences", "facts", "outcomes", "events"):
             getattr(self, name)[: len(getattr(old, name))] = getattr(old, name)
@@ -172,6 +187,8 @@ class Memory:
         header[at.H_HASHES] = self.trace.hashes.ctypes.data
         header[at.H_HASH_COUNT] = len(self.trace.hashes)
         header[at.H_READS] = self.reads.ctypes.data
+        header[at.H_LINKS] = ADDRESSES.ctypes.data
+        header[at.H_LINK_COUNT] = len(ADDRESSES)
 
     def _allocate(self, sizes: dict[int, int]) -> None:
         header = np.zeros(at.HEADER, dtype=np.int64)
@@ -256,6 +273,26 @@ class Memory:
             replica["free_entry"] = 0 if count else at.NONE
 
 
+_SIZES = (*range(at.H_EVENTS + 1), at.H_BINS, at.H_LEAVES)
+_KEPT = (
+    "cluster",
+    "replicas",
+    "ledger",
+    "run",
+    "queue",
+    "entries",
+    "table",
+    "births",
+    "ends",
+    "phases",
+    "due",
+    "changes",
+    "shares",
+    "adapters",
+    "pipes",
+    "flight",
+)
+"""Tables whose size does not depend on the requests in flight."""
 _TIMES = (
     "decode_base_s",
     "decode_seq_s",
@@ -280,12 +317,10 @@ _RARE = {
     "pipes": at.H_PIPE,
     "flight": at.H_FLIGHT,
     "outcomes": at.H_OUTCOME,
+    "ends": at.H_END,
+    "phases": at.H_PHASE,
+    "due": at.H_DUE,
 }
-_COPIED = (
-    *("cluster", "replicas", "ledger", "run", "queue", "entries", "table", "births"),
-    *("changes", "shares", "adapters", "pipes", "flight"),
-)
-"""Tables that keep their size when there is room for more requests."""
 _MORE_SIZES = (at.H_CHANGES, at.H_ADAPTERS, at.H_FLIGHTS)
 _FREE_SLOTS = list(at.CLUSTER.names or ()).index("free_slots")
 _PENDING = list(at.CLUSTER.names or ()).index("pending")
@@ -293,8 +328,8 @@ _PENDING = list(at.CLUSTER.names or ()).index("pending")
 
 def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and type of each table, in the order in which they lie in the buffer."""
-    n, slots, rows, running, entries, table, children, events = (
-        int(h) for h in header[: at.H_EVENTS + 1]
+    n, slots, rows, running, entries, table, children, events, bins, leaves = (
+        int(header[key]) for key in _SIZES
     )
     return {
         at.H_CLUSTER: ((1,), at.CLUSTER),
@@ -314,6 +349,9 @@ def _tables(header: NDArray[np.int64]) -> dict[int, tuple[tuple[int, ...], np.dt
         at.H_PIPE: ((n,), at.PIPE),
         at.H_FLIGHT: ((n, int(header[at.H_FLIGHTS])), np.dtype(np.int32)),
         at.H_OUTCOME: ((rows,), at.OUTCOME),
+        at.H_END: ((n, running), at.END),
+        at.H_PHASE: ((n, bins), np.dtype(np.int32)),
+        at.H_DUE: ((2, 2 * leaves), np.dtype(np.float64)),
     }
 
 
@@ -338,6 +376,20 @@ def _flights(replicas: Sequence[ReplicaSpec]) -> int:
     if all(spec.profile.pipeline_parallel == 1 for spec in replicas):
         return 0
     return max(spec.profile.max_num_seqs for spec in replicas)
+
+
+def leaps(spec: ReplicaSpec) -> bool:
+    """Whether `leap.py` covers what a replica does: every running sequence gets a token each time."""
+    profile = spec.profile
+    return profile.max_batched_tokens >= profile.max_num_seqs and plain(spec)
+
+
+def plain(spec: ReplicaSpec) -> bool:
+    """Whether a replica serves from the start, in one stage, and mixes prompts and decodes."""
+    profile = spec.profile
+    chunked = Batching(profile.batching) is Batching.CHUNKED
+    one_stage = profile.pipeline_parallel == 1 and not profile.decode_base_by_batch_s
+    return chunked and one_stage and not spec.standby
 
 
 def _entries(spec: ReplicaSpec, block_tokens: int) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.layout import (
     MOST_STAGES,
     NONE,
@@ -32,7 +32,7 @@ _PARKED = -2
 """Batch of sequences that the batch being planned has no room for."""
 
 
-@njit
+@inner
 def begin(memory: int, replica: int, at_s: float) -> None:
     """Start what can be started now, and set the time of the next event; idle if there is nothing."""
     owner = replicas_in(memory)[replica]
@@ -50,26 +50,26 @@ def begin(memory: int, replica: int, at_s: float) -> None:
     owner.iteration_end_s = next_s
 
 
-@njit
+@inner
 def step(memory: int, replica: int) -> None:
     """An iteration ends, or the first stage is free; begin what follows."""
     owner = replicas_in(memory)[replica]
     at_s = owner.iteration_end_s
     if owner.stages == 1:
-        end_iteration(memory, replica)
+        end_iteration(memory, replica, at_s)
         begin_iteration(memory, replica, at_s)
         return
     pipe = pipes_in(memory)[replica]
     if pipe.launched > pipe.landed and pipe.end_s[pipe.landed % MOST_STAGES] <= at_s:
         _land(memory, replica, pipe.landed)
         pipe.landed += 1
-        end_iteration(memory, replica)
+        end_iteration(memory, replica, at_s)
         for i in range(owner.running):  # Until the next batch is planned they compute nothing.
             sequences_in(memory)[run_in(memory)[replica, i]].scheduled = 0
     begin(memory, replica, at_s)
 
 
-@njit
+@inner
 def recall(memory: int, replica: int) -> None:
     """Take all sequences back from the stages, and what they were computing with them."""
     owner = replicas_in(memory)[replica]
@@ -82,7 +82,7 @@ def recall(memory: int, replica: int) -> None:
             pipe.free_s[stage] = 0.0
 
 
-@njit
+@inner
 def remove_in_flight(memory: int, replica: int, slot: int) -> None:
     """Its client left: its batch goes on without it."""
     owner = replicas_in(memory)[replica]
@@ -96,7 +96,7 @@ def remove_in_flight(memory: int, replica: int, slot: int) -> None:
             break
 
 
-@njit
+@inner
 def _launch(memory: int, replica: int, at_s: float) -> None:
     """Plan a batch of what is not in flight and send it into the first stage."""
     owner = replicas_in(memory)[replica]
@@ -130,7 +130,7 @@ def _launch(memory: int, replica: int, at_s: float) -> None:
     pipe.launched += 1
 
 
-@njit
+@inner
 def _lift(memory: int, replica: int, index: int, batch: int) -> None:
     """Move a sequence out of the scheduler's sight."""
     owner = replicas_in(memory)[replica]
@@ -145,7 +145,7 @@ def _lift(memory: int, replica: int, index: int, batch: int) -> None:
     owner.max_num_seqs -= 1
 
 
-@njit
+@inner
 def _land(memory: int, replica: int, batch: int) -> None:
     """Move the sequences of a batch back into the scheduler's sight."""
     owner = replicas_in(memory)[replica]

@@ -11,27 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.layout import NONE, entries_in, replicas_in, table_in
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 
 
-@njit
-def _home(key: int, size: int) -> int:
+@inner
+def home_of(key: int, size: int) -> int:
     """Where a key belongs: Fibonacci hashing, since hashes of other engines may be small integers."""
     mixed = np.uint64(key) * _SPREAD
     home: Any = np.int64((mixed ^ (mixed >> _SHIFT)) & np.uint64(size - 1))
     return home  # type: ignore[no-any-return]
 
 
-@njit
+@inner
 def find(memory: int, replica: int, key: int) -> int:
     """The entry of a block hash, or NONE."""
     table = table_in(memory)[replica]
     size = table.shape[0]
-    i = _home(key, size)
+    i = home_of(key, size)
     while True:
         entry: int = table[i]
         if entry == NONE or entries_in(memory)[replica, entry].key == key:
@@ -39,30 +39,55 @@ def find(memory: int, replica: int, key: int) -> int:
         i = (i + 1) & (size - 1)
 
 
-@njit
+@inner
 def insert(memory: int, replica: int, key: int) -> int:
     """A new entry with one user. The key is not in the table, and an entry is free."""
-    owner = replicas_in(memory)[replica]
-    entry: int = owner.free_entry
+    entry = take_entry(memory, replica)
     record = entries_in(memory)[replica, entry]
-    owner.free_entry = record.next
     record.key = key
     record.users = 1
-    table = table_in(memory)[replica]
-    size = table.shape[0]
-    i = _home(key, size)
-    while table[i] != NONE:
-        i = (i + 1) & (size - 1)
-    table[i] = entry
+    record.length = 1
+    place(memory, replica, entry)
     return entry
 
 
-@njit
+@inner
+def take_entry(memory: int, replica: int) -> int:
+    """A free entry."""
+    owner = replicas_in(memory)[replica]
+    entry: int = owner.free_entry
+    owner.free_entry = entries_in(memory)[replica, entry].next
+    return entry
+
+
+@inner
+def place(memory: int, replica: int, entry: int) -> None:
+    """Put an entry into the table by its key."""
+    table = table_in(memory)[replica]
+    size = table.shape[0]
+    i = home_of(entries_in(memory)[replica, entry].key, size)
+    while table[i] != NONE:
+        i = (i + 1) & (size - 1)
+    table[i] = entry
+
+
+@inner
+def stand_in(memory: int, replica: int, entry: int, other: int) -> None:
+    """Find another entry by this one's key from now on; this one is in the table no more."""
+    table = table_in(memory)[replica]
+    size = table.shape[0]
+    i = home_of(entries_in(memory)[replica, entry].key, size)
+    while table[i] != entry:
+        i = (i + 1) & (size - 1)
+    table[i] = other
+
+
+@inner
 def remove(memory: int, replica: int, entry: int) -> None:
     """Forget an entry that is in no list."""
     table = table_in(memory)[replica]
     size = table.shape[0]
-    hole = _home(entries_in(memory)[replica, entry].key, size)
+    hole = home_of(entries_in(memory)[replica, entry].key, size)
     while table[hole] != entry:
         hole = (hole + 1) & (size - 1)
     i = hole
@@ -70,7 +95,7 @@ def remove(memory: int, replica: int, entry: int) -> None:
         i = (i + 1) & (size - 1)
         if table[i] == NONE:
             break
-        home = _home(entries_in(memory)[replica, table[i]].key, size)
+        home = home_of(entries_in(memory)[replica, table[i]].key, size)
         # Move back what could not stand nearer its home because of the hole.
         if ((i - home) & (size - 1)) >= ((i - hole) & (size - 1)):
             table[hole] = table[i]
@@ -81,7 +106,7 @@ def remove(memory: int, replica: int, entry: int) -> None:
     owner.free_entry = entry
 
 
-@njit
+@inner
 def lru_push(memory: int, replica: int, entry: int) -> None:
     """Most recently used, and now evictable."""
     owner = replicas_in(memory)[replica]
@@ -95,7 +120,7 @@ def lru_push(memory: int, replica: int, entry: int) -> None:
     owner.lru_tail = entry
 
 
-@njit
+@inner
 def lru_unlink(memory: int, replica: int, entry: int) -> None:
     """In use again, or evicted."""
     owner = replicas_in(memory)[replica]

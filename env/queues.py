@@ -5,7 +5,7 @@ First come, first served within a priority, lower priorities first; the preempte
 
 from __future__ import annotations
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.layout import (
     FREE,
     NONE,
@@ -18,7 +18,7 @@ from steersman.env.layout import (
 )
 
 
-@njit
+@inner
 def take_slot(memory: int) -> int:
     """A free slot; the caller has made sure that there is one."""
     cluster = common_in(memory)
@@ -28,7 +28,7 @@ def take_slot(memory: int) -> int:
     return slot
 
 
-@njit
+@inner
 def free_slot(memory: int, slot: int) -> None:
     """Give a slot back."""
     cluster = common_in(memory)
@@ -39,7 +39,7 @@ def free_slot(memory: int, slot: int) -> None:
     cluster.free_slots += 1
 
 
-@njit
+@inner
 def first_waiting(memory: int, replica: int) -> int:
     """The slot whose turn it is, or NONE."""
     for priority in range(PRIORITIES):
@@ -49,7 +49,7 @@ def first_waiting(memory: int, replica: int) -> int:
     return NONE
 
 
-@njit
+@inner
 def push_back(memory: int, replica: int, slot: int) -> None:
     """Join the end of the queue."""
     sequence = sequences_in(memory)[slot]
@@ -65,7 +65,7 @@ def push_back(memory: int, replica: int, slot: int) -> None:
     replicas_in(memory)[replica].waiting += 1
 
 
-@njit
+@inner
 def push_front(memory: int, replica: int, slot: int) -> None:
     """Return to the front of the queue."""
     sequence = sequences_in(memory)[slot]
@@ -81,7 +81,7 @@ def push_front(memory: int, replica: int, slot: int) -> None:
     replicas_in(memory)[replica].waiting += 1
 
 
-@njit
+@inner
 def remove_waiting(memory: int, replica: int, slot: int) -> None:
     """Leave the queue, from wherever it stands."""
     sequence = sequences_in(memory)[slot]

@@ -94,5 +94,5 @@ def request_table(
         weight=weights[trace.priority],
         ttft_slo_s=ttft_slo_s,
         tpot_slo_s=np.full(n, tpot_slo_s),
-        identity=trace_identities(trace),
+        identity=np.ascontiguousarray(trace_identities(trace)),
     )

@@ -16,7 +16,7 @@ from steersman.env.account import finished, first_token
 from steersman.env.adapters import adapter_fits, use_adapter
 from steersman.env.batching import CHUNKED, count_lookup, start_prompts
 from steersman.env.disaggregation import depart
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.kv import attach, grow, release, release_remembered, share
 from steersman.env.layout import (
     NONE,
@@ -31,18 +31,19 @@ from steersman.env.layout import (
     run_in,
     sequences_in,
 )
+from steersman.env.links import BEGIN, END, linked
 from steersman.env.queues import first_waiting, push_front, remove_waiting
 from steersman.env.sharing import shared_s
 
 
-@njit
+@linked(BEGIN)
 def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     """Schedule, and set the time at which the iteration will end; idle if there is nothing to do."""
     owner = replicas_in(memory)[replica]
     if owner.batching == CHUNKED:
         budget, preempted = _continue_running(memory, replica)
         if not preempted and owner.waiting > 0:
-            _admit(memory, replica, budget)
+            admit(memory, replica, budget)
     elif not start_prompts(memory, replica):
         _continue_running(memory, replica)
     if owner.running == 0:
@@ -57,11 +58,10 @@ def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     owner.busy_s += duration_s
 
 
-@njit
-def end_iteration(memory: int, replica: int) -> None:
+@linked(END)
+def end_iteration(memory: int, replica: int, at_s: float) -> None:
     """The scheduled tokens are computed: produce tokens, share prefixes, let the finished go."""
     owner = replicas_in(memory)[replica]
-    at_s = owner.iteration_end_s
     run = run_in(memory)[replica]
     sequences = sequences_in(memory)
     recorded = events_in(memory).shape[0] > 0
@@ -91,7 +91,7 @@ def end_iteration(memory: int, replica: int) -> None:
     owner.running = kept
 
 
-@njit
+@inner
 def remove_running(memory: int, replica: int, index: int) -> None:
     """Take a sequence out of the batch; the order of the others stays."""
     run = run_in(memory)[replica]
@@ -101,7 +101,7 @@ def remove_running(memory: int, replica: int, index: int) -> None:
         run[i] = run[i + 1]
 
 
-@njit
+@inner
 def _continue_running(memory: int, replica: int) -> tuple[int, bool]:
     """Schedule what runs; returns the tokens left of the budget, and whether any was preempted."""
     owner = replicas_in(memory)[replica]
@@ -129,7 +129,7 @@ def _continue_running(memory: int, replica: int) -> tuple[int, bool]:
     return int(budget), owner.preemptions > before
 
 
-@njit
+@inner
 def _make_room(memory: int, replica: int, index: int, tokens: int) -> tuple[int, int]:
     """Grow the sequence at `index` of the batch, preempting others, and in the end itself.
 
@@ -152,7 +152,7 @@ def _make_room(memory: int, replica: int, index: int, tokens: int) -> tuple[int,
     return moved, refund
 
 
-@njit
+@inner
 def _victim(memory: int, replica: int) -> int:
     """Position in the batch of the newest sequence of the lowest class."""
     run = run_in(memory)[replica]
@@ -164,7 +164,7 @@ def _victim(memory: int, replica: int) -> int:
     return int(best)
 
 
-@njit
+@inner
 def _preempt(memory: int, replica: int, index: int) -> None:
     slot = run_in(memory)[replica, index]
     sequence = sequences_in(memory)[slot]
@@ -177,8 +177,8 @@ def _preempt(memory: int, replica: int, index: int) -> None:
     replicas_in(memory)[replica].preemptions += 1
 
 
-@njit
-def _admit(memory: int, replica: int, budget: int) -> None:
+@inner
+def admit(memory: int, replica: int, budget: int) -> None:
     """Admit from the queue until a slot, the budget or memory runs out; nobody overtakes the head.
 
     With `priority_preemption`, what runs of lower classes makes way for it.
@@ -203,7 +203,7 @@ def _admit(memory: int, replica: int, budget: int) -> None:
         sequence = sequences_in(memory)[slot]
         sequence.state = RUNNING
         sequence.scheduled = chunk
-        run_in(memory)[replica, owner.running] = slot
+        run_in(memory)[replica, owner.running - owner.decoding] = slot
         owner.running += 1
         budget -= chunk
         if adapters:
@@ -211,7 +211,7 @@ def _admit(memory: int, replica: int, budget: int) -> None:
         count_lookup(memory, replica, slot)
 
 
-@njit
+@inner
 def _overtake(memory: int, replica: int, slot: int) -> int:
     """Preempt the newest of the lowest class for the head of the queue, if that is of a higher one.
 
@@ -229,7 +229,7 @@ def _overtake(memory: int, replica: int, slot: int) -> int:
     return refund
 
 
-@njit
+@inner
 def _duration_s(memory: int, replica: int) -> float:
     """The formula of `HardwareProfile`; the times of a replica include its slowdown."""
     owner = replicas_in(memory)[replica]
@@ -248,6 +248,15 @@ def _duration_s(memory: int, replica: int) -> float:
         elif tokens > 0:
             prefill += tokens
             prefill2 += tokens * (tokens + 2.0 * sequence.computed)
+    return batch_duration_s(memory, replica, decoding, context, prefill, prefill2)
+
+
+@inner
+def batch_duration_s(
+    memory: int, replica: int, decoding: int, context: int, prefill: int, prefill2: float
+) -> float:
+    """Of sequences that decode, with their context, and tokens of prefill with their squares."""
+    owner = replicas_in(memory)[replica]
     base_s = owner.decode_base_s * reads_in(memory)[replica, decoding]
     if prefill > 0:
         prefill_s = (
@@ -260,7 +269,7 @@ def _duration_s(memory: int, replica: int) -> float:
     return duration_s
 
 
-@njit
+@inner
 def _record(memory: int, slot: int, at_s: float, done: bool) -> None:
     """Write a token to the event log; the caller of the engine reads it before it is full."""
     cluster = common_in(memory)

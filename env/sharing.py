@@ -21,11 +21,11 @@ import math
 
 import numpy as np
 
-from steersman.env.jit import njit
+from steersman.env.jit import inner
 from steersman.env.layout import MPS, NONE, replicas_in, shares_in
 
 
-@njit
+@inner
 def shared_s(memory: int, replica: int, alone_s: float) -> float:
     """What an iteration that starts now takes, if it took `alone_s` with the GPU to itself."""
     shares = shares_in(memory)
@@ -47,7 +47,7 @@ def shared_s(memory: int, replica: int, alone_s: float) -> float:
     return float(alone_s * (turns_s / own_turn_s))
 
 
-@njit
+@inner
 def _turn_s(memory: int, replica: int) -> float:
     share = shares_in(memory)[replica]
     turn_s: float = share.turn_s

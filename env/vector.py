@@ -35,6 +35,10 @@ class ClusterBatch:
         self._width = max(largest, most_replicas or 0)
         self._clusters = list(clusters)
         self._memories = np.zeros(size, dtype=np.int64)
+        self._beliefs = np.zeros(size, dtype=np.int64)
+        self._tables = np.zeros(size, dtype=np.int64)
+        self._identities = np.zeros(size, dtype=np.int64)
+        self._output_p50 = np.zeros(size, dtype=np.int64)
         self._rows = np.full(size, at.NONE, dtype=np.int64)
         self._state = np.zeros((size, self._width, L.STATE_WIDTH))
         self._now_s = np.zeros(size)
@@ -58,7 +62,9 @@ class ClusterBatch:
     @property
     def now_s(self) -> NDArray[np.float64]:
         """(B,): the clusters' clocks."""
-        return np.array([cluster.now_s for cluster in self._clusters])
+        now_s = np.empty(len(self))
+        lockstep.clocks(self._memories, now_s)
+        return now_s
 
     @property
     def cost_accrued(self) -> NDArray[np.float64]:
@@ -77,6 +83,10 @@ class ClusterBatch:
             raise ValueError(f"{len(cluster.replicas)} replicas exceed most_replicas = {self._width}")
         self._clusters[index] = cluster
         self._memories[index] = cluster.memory.address
+        self._beliefs[index] = 0 if cluster.belief is None else cluster.belief.memory.address
+        self._tables[index] = cluster.table.features.ctypes.data
+        self._identities[index] = cluster.table.identity.ctypes.data
+        self._output_p50[index] = cluster.table.output_p50.ctypes.data
         self._padding[index] = np.arange(self._width) >= len(cluster.replicas)
 
     def next_requests(self, until_s: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
@@ -96,18 +106,13 @@ class ClusterBatch:
         A cluster without one is shown idle-minded: request features 0 and no replica to choose.
         """
         size = len(self)
-        request = np.zeros((size, len(REQUEST_FEATURES)), dtype=np.float32)
-        match = np.zeros((size, self._width))
-        identity = np.zeros((size, 2), dtype=np.int64)
-        for i, row in enumerate(self._rows.tolist()):
-            if row == at.NONE:
-                continue
-            cluster = self._clusters[i]
-            request[i] = cluster.table.features[row]
-            identity[i] = cluster.table.identity[row]
-            if cluster.shares_prefixes:
-                match[i, : len(cluster.replicas)] = cluster.match_tokens()
-        lockstep.gather(self._memories, self._state, self._now_s)
+        request = np.empty((size, len(REQUEST_FEATURES)), dtype=np.float32)
+        match = np.empty((size, self._width))
+        identity = np.empty((size, 2), dtype=np.int64)
+        lockstep.gather(
+            self._memories, self._beliefs, self._tables, self._state, self._now_s, request, match
+        )
+        lockstep.identities(self._memories, self._identities, identity)
         closed = self._padding | (self._rows == at.NONE)[:, None]
         # Services levels are divided by: where nobody asks, any will do.
         request[self._rows == at.NONE, -2:] = 1.0
@@ -135,17 +140,12 @@ class ClusterBatch:
             observation = self.observe()
         size = len(self)
         raw = observation.replicas[np.arange(size), np.maximum(wanted, 0)][:, _RAW].astype(np.float64)
-        output_p50 = np.zeros(size)
-        for i, row in enumerate(self._rows.tolist()):
-            if row != at.NONE:
-                cluster = self._clusters[i]
-                cluster.make_room()
-                self._memories[i] = cluster.memory.address
-                output_p50[i] = cluster.table.output_p50[row]
-        accepted = np.zeros(size, dtype=np.bool_)
-        lockstep.dispatch_all(self._memories, wanted, output_p50, raw, accepted)
-        for i in np.flatnonzero(accepted).tolist():
-            self._clusters[i].believe(int(self._rows[i]), int(wanted[i]))
+        no_room = np.empty(size, dtype=np.bool_)
+        lockstep.full(self._memories, no_room)
+        for i in np.flatnonzero(no_room & asked).tolist():
+            self._clusters[i].make_room()
+            self._memories[i] = self._clusters[i].memory.address
+        lockstep.dispatch_all(self._memories, self._beliefs, wanted, self._output_p50, raw)
         self._rows[:] = at.NONE
 
     def finish(self, index: int, drain_s: float = 600.0) -> None:

@@ -305,7 +305,8 @@ def test_seeds_move_scrapes_only() -> None:
         play(cluster)
     assert np.array_equal(runs[0].state, runs[1].state)
     assert not np.array_equal(runs[0].state, runs[2].state)
-    assert np.array_equal(runs[0].outcomes().ttft_s, runs[2].outcomes().ttft_s)
+    # To rounding only: a scrape cuts a stretch of iterations in two.
+    assert np.allclose(runs[0].outcomes().ttft_s, runs[2].outcomes().ttft_s, rtol=1e-12)
 
 
 def test_misuse_is_told() -> None:

@@ -32,7 +32,7 @@ def test_features_add_up_to_the_times_of_the_cluster(
     at_s = np.cumsum([gap + 1e-6 for gap, *_ in rows])
     trace = trace_of(*(request(i, float(at_s[i]), p, o) for i, (_, p, o) in enumerate(rows)))
     played = play_iterations(profile, trace)
-    cluster = Cluster(specs(profile), trace)
+    cluster = Cluster(specs(profile), trace, stepped=True)
     play(cluster)
     outcomes = cluster.outcomes()
     ok = outcomes.ok

@@ -130,7 +130,8 @@ def test_time_can_be_stopped_between_arrivals_and_after_them() -> None:
     assert stepped.exhausted
     with pytest.raises(ValueError, match="has passed"):
         stepped.next_request(until_s=1.0)
-    assert np.array_equal(stepped.outcomes().e2e_s, whole.outcomes().e2e_s)
+    # To rounding only: a stop cuts a stretch of iterations in two.
+    assert np.allclose(stepped.outcomes().e2e_s, whole.outcomes().e2e_s, rtol=1e-12)
 
 
 def test_scheduled_failures_happen_in_order_of_time() -> None:

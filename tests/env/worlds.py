@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from steersman.env import engine
 from steersman.env import layout as at
 from steersman.env.cluster import Cluster
 from steersman.env.memory import Memory
@@ -54,6 +55,7 @@ def play(cluster: Cluster, choices: NDArray[np.int64] | None = None) -> None:
 
 def check_memory(memory: Memory) -> None:
     """Every account of the engine agrees with every other."""
+    engine.settle(memory.address)
     sequences, facts = memory.sequences, memory.facts
     for r, owner in enumerate(memory.replicas):
         batch = [int(slot) for slot in memory.run[r, : owner["running"]]]
@@ -70,14 +72,18 @@ def check_memory(memory: Memory) -> None:
         assert not any(sequences["private_blocks"][slot] for slot in queued)
         entries = _entries(memory, r) if owner["entry_tokens"] else {}
         users = {entry: int(memory.entries["users"][r, entry]) for entry in entries}
-        assert sum(users.values()) == sum(int(sequences["shared"][slot]) for slot in batch)
+        length = {entry: int(memory.entries["length"][r, entry]) for entry in entries}
+        assert all(blocks > 0 for blocks in length.values())
+        used = sum(users[entry] * length[entry] for entry in entries)
+        assert used == sum(int(sequences["shared"][slot]) for slot in batch)
         idle = _lru(memory, r)
         assert sorted(idle) == sorted(entry for entry, count in users.items() if count == 0)
-        used_entries = len(entries) - len(idle)
+        idle_blocks = sum(length[entry] for entry in idle)
+        used_entries = sum(length.values()) - idle_blocks
         private = sum(int(sequences["private_blocks"][slot]) for slot in batch)
         assert owner["held_blocks"] == private + used_entries * owner["entry_blocks"]
         remembered = sum(int(facts["span_blocks"][slot]) for slot in queued)
-        assert owner["cached_blocks"] == remembered + len(idle) * owner["entry_blocks"]
+        assert owner["cached_blocks"] == remembered + idle_blocks * owner["entry_blocks"]
         assert 0 <= owner["held_blocks"] + owner["cached_blocks"] <= owner["kv_blocks"]
         for slot in batch:
             held = sequences["shared"][slot] * owner["entry_tokens"]
@@ -134,6 +140,7 @@ def worlds(draw: st.DrawFn, *, sessions: bool = True, hashes: bool = True) -> Cl
         for i in range(draw(st.integers(1, 3)))
     )
     block_tokens = draw(st.sampled_from([16, 32]))
+    chained = draw(st.sampled_from([True, True, False]))
     requests: list[Request] = []
     at_s = 0.0
     for number in range(draw(st.integers(1, 40))):
@@ -142,6 +149,8 @@ def worlds(draw: st.DrawFn, *, sessions: bool = True, hashes: bool = True) -> Cl
         family = draw(st.integers(0, 2))
         own = draw(st.integers(0, 12))
         blocks = tuple(family * 100 + k if k < own else 1000 * (number + 1) + k for k in range(prompt))
+        if not chained:
+            blocks = tuple(block % (7 + family) for block in blocks)
         parent = (
             draw(st.integers(0, number - 1)) if sessions and number and draw(st.booleans()) else None
         )
