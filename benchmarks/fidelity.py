@@ -23,7 +23,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from steersman.agents.fidelity import aibrix, curves, llama2_70b, real_vllm, vidur
+from steersman.agents.fidelity import (
+    aibrix,
+    curves,
+    llama2_70b,
+    real_vllm,
+    servers,
+    vidur,
+    vidur_engine,
+)
 from steersman.agents.fidelity.comparison import Comparison
 from steersman.agents.report import figures as draw
 
@@ -35,11 +43,16 @@ FIGURES = (
     ("vidur.e2e_p99_error", "vidur", "e2e_p99", "predicted"),
     ("vidur.saturated_ttft_p50_error", "vidur", "ttft_p50", "saturated"),
     ("vidur.saturated_e2e_p50_error", "vidur", "e2e_p50", "saturated"),
+    ("vidur_engine.ttft_p50_error", "vidur_engine", "ttft_p50", "predicted"),
+    ("vidur_engine.e2e_p50_error", "vidur_engine", "e2e_p50", "predicted"),
+    ("vidur_engine.e2e_p99_error", "vidur_engine", "e2e_p99", "predicted"),
     ("real_vllm.ttft_p50_error", "real_vllm", "ttft_p50", "predicted"),
     ("real_vllm.tpot_p50_error", "real_vllm", "tpot_p50", "predicted"),
     ("real_vllm.e2e_p50_error", "real_vllm", "e2e_p50", "predicted"),
     ("measured.ttft_shape_error", "measured", "ttft_mean", "predicted"),
     ("measured.tpot_shape_error", "measured", "tpot_mean", "predicted"),
+    ("server_32b.e2e_error", "server_32b", "e2e_mean", "fitted"),
+    ("server_32b.tpot_error", "server_32b", "tpot_mean", "fitted"),
     ("llama2_70b.prompt_shape_error", "llama2_70b", "prompt", "predicted"),
     ("llama2_70b.token_shape_error", "llama2_70b", "token", "predicted"),
 )
@@ -57,12 +70,15 @@ def main(
     """Measure and print."""
     runs = 2 if quick else 10
     started = time.perf_counter()
+    vidur_runs = vidur.load_runs(DATA / "vidur.parquet")
     found = [
-        *vidur.compare(vidur.load_runs(DATA / "vidur.parquet"), perturbed=runs),
+        *vidur.compare(vidur_runs, perturbed=runs),
+        *vidur_engine.compare(vidur_runs, perturbed=1 if quick else runs),
         *real_vllm.compare(real_vllm.load_runs(DATA / "real_vllm.csv.gz"), perturbed=runs),
         *curves.compare(
             curves.load_points(DATA / "measured_curves.csv"), perturbed=1 if quick else runs
         ),
+        *servers.compare(servers.load_points(DATA / "measured_32b.csv")),
         *llama2_70b.compare(llama2_70b.load_table(DATA / "llama2_70b.csv")),
         *aibrix.compare(aibrix.load_runs(DATA / "aibrix.csv.gz"), perturbed=1 if quick else runs),
     ]
@@ -126,9 +142,9 @@ def _print_runs(members: list[Comparison]) -> None:
 
 
 def _draw(found: list[Comparison], folder: Path) -> None:
-    """Three figures for docs/fidelity.md."""
+    """The figures of docs/fidelity.md."""
     folder.mkdir(parents=True, exist_ok=True)
-    for reference in ("vidur", "real_vllm"):
+    for reference in ("vidur", "vidur_engine", "real_vllm"):
         metrics = ("ttft_p50", "e2e_p50", "e2e_p99")
         names = list(dict.fromkeys(c.run for c in found if c.reference == reference))
         series = {m: _errors_of(found, reference, names, m) for m in metrics}

@@ -9,6 +9,8 @@ The lines are those of `data/kernel_times/` (`SOURCE.md` there). Where a line mi
 more than `LINE_LIMIT`, the profile gets `decode_base_by_batch_s` instead: a mixture of experts reads
 more of its weights the more sequences ask for them. `decode_base_s` is then the level that fits best at
 `LOADED` sequences and more, for those who estimate with a line.
+
+To the kernel times comes what a server adds, the same for all profiles: `agents/fidelity/servers.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from steersman.agents.fidelity.servers import BUNDLED
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data" / "kernel_times"
@@ -171,7 +175,7 @@ def profile_text(key: Key, summary: dict[str, str], fitted: Fit, rows: list[Row]
     model, system, parallel = key
     gpu = GPUS[system]
     off = errors(fitted, rows)
-    fixed, per_token, per_token2 = fitted.prefill
+    fixed, per_token, per_token2 = (BUNDLED.prefill_factor * ms for ms in fitted.prefill)
     base_of = (
         "of 8 sequences and more, for estimates"
         if fitted.curve
@@ -187,10 +191,12 @@ def profile_text(key: Key, summary: dict[str, str], fitted: Fit, rows: list[Row]
         f"model: {model}  # file in configs/models",
         f"tensor_parallel: {parallel}  # GPUs that share the model",
         f"gpu_memory_gib: {memory_gib:.1f}  # {parallel} x {gpu.nominal_gb} GB",
-        f"# Fit of measured kernel times (SOURCE.md): decode within {_percent(off['decode'][0])}, "
-        f"prefill within {_percent(off['prefill'][0])} on average.",
+        f"# Fit of measured kernel times: decode within {_percent(off['decode'][0])}, "
+        f"prefill within {_percent(off['prefill'][0])} on average,",
+        "# and what measured servers add (both: SOURCE.md).",
         f"decode_base_s: {_seconds(fitted.base)}  # {base_of}",
-        f"decode_seq_s: {_seconds(fitted.seq)}  # per decoding sequence",
+        f"decode_seq_s: {_seconds(fitted.seq + 1e3 * BUNDLED.host_seq_s)}  # per decoding sequence: "
+        f"{_seconds(fitted.seq)} of kernels, {BUNDLED.host_seq_s:g} of the host",
         f"decode_context_s: {_seconds(fitted.context)}  # per context token of what decodes",
     ]
     if fitted.curve:
@@ -199,10 +205,11 @@ def profile_text(key: Key, summary: dict[str, str], fitted: Fit, rows: list[Row]
         )
         lines += [f"  - [{batch}, {_seconds(ms)}]" for batch, ms in fitted.curve]
     lines += [
+        f"# Prefill: kernels, times {BUNDLED.prefill_factor:g} as on measured servers.",
         f"prefill_base_s: {_seconds(fixed)}  # per iteration that prefills",
         f"prefill_token_s: {_seconds(per_token)}  # per prefilled token",
         f"prefill_token2_s: {_seconds(per_token2)}  # per squared prefilled token",
-        "host_overhead_s: 0.003  # assumption until calibrated: scheduling and sampling, per iteration",
+        f"host_overhead_s: {BUNDLED.host_s:g}  # fitted to measured vLLM servers: scheduling, sampling",
         f"kv_capacity_tokens: {summary['kv_capacity_tokens_at_0p9_util']}  # at 90 % memory utilisation",
         "block_tokens: 16  # vLLM's default",
         "max_num_seqs: 256  # vLLM's default",

@@ -20,6 +20,11 @@ Floats = NDArray[np.float64]
 
 HUBER = 1.5
 """Residuals beyond so many (robust) standard deviations weigh less."""
+GOOD_ENOUGH = 0.1
+"""Error of a fit that needs no other first guess."""
+RESTARTS = (0.5, 0.2, 0.05)
+"""The first guess times these. One that is too slow piles up queues that never were, and the rounds do
+not find out of them; from one that is too fast they find up."""
 
 
 class Schedule(Protocol):
@@ -64,10 +69,19 @@ def fit_cost(
     Args:
         play: the schedule under a cost.
         measured: what it should give; requests in the same order.
-        first: a guess.
+        first: a guess. If it leads to no good fit, fractions of it are tried.
         rounds: of playing and regressing; the one that does best is kept.
     """
-    cost = np.array(first, dtype=np.float64)
+    best = _descend(play, measured, np.array(first, dtype=np.float64), rounds)
+    for factor in RESTARTS:
+        if best.error <= GOOD_ENOUGH:
+            break
+        again = _descend(play, measured, factor * np.asarray(first, dtype=np.float64), rounds)
+        best = min(best, again, key=lambda fit: fit.error)
+    return best
+
+
+def _descend(play: Callable[[Floats], Schedule], measured: Measured, cost: Floats, rounds: int) -> Fit:
     best = Fit(cost, np.inf, 0)
     for done in range(rounds + 1):
         played = play(cost)

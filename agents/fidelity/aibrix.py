@@ -1,16 +1,24 @@
 """A real cluster under several routing set-ups: does the model rank them as reality does?
 
 Eight replicas of an 8B model answered users who each came with 21 thousand tokens of history. Set-ups
-differ in routing (`naive` and `aibrix_naive` at random, prefix-aware, by session) and in where old KV
-blocks go (nowhere, to host memory, to a store outside). What a set-up costs is taken from its quiet
-runs, below one request a second; the ranking at 1.3 to 2.5 requests a second is predicted:
+differ in routing (`aibrix_routers.py`) and in where old KV blocks go (nowhere, to host memory, to a
+store outside). What a set-up costs is taken from its quiet runs, below one request a second; the
+ranking at 1.3 to 2.5 requests a second is predicted:
 
 - a full prompt and a decode step, from `naive`: the A100 profile, scaled;
 - per set-up, what a request costs whose history is in GPU memory (its quickest);
 - for offloaded histories, how long loading one takes (the 95th percentile, where nobody computes any).
 
-The runs of a set-up are replayed one after another at rising rates, on replicas whose caches stay warm.
-Where histories are offloaded all users have been there before, since even the first are served quickly.
+The engines are as the published deployment started them: whole prompts before decodes
+(`--no-enable-chunked-prefill`), prompts of at most 32 000 tokens, on nodes with 80 GB A100 or 96 GB H20.
+Whole prompts take 1.6 times the kernels of an A100 and 95 % of the peak of an H20, and more stays in GPU
+memory than an A100 holds (nearly all 188 histories at 1.7 a second): so the KV cache is that of an H20.
+
+The runs of a set-up are replayed one after another on replicas whose caches stay warm: at rising rates,
+since in the quiet runs new users wait for a whole prompt and old ones do not. Where histories are
+offloaded it must have been the other way round: in the quiet runs even new users are answered as if
+their history were in GPU memory, which cannot hold all; it can, where the busier runs came before, with
+the same users and more. All users have been there before, since nobody waits for a whole prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +34,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.agents.fidelity.aibrix_routers import make_router
 from steersman.agents.fidelity.comparison import Comparison, perturbed_mean
 from steersman.env.cluster import Cluster
 from steersman.env.iterations import cost_of, with_cost
 from steersman.env.profiles import load_profile
-from steersman.predictors import ledger as L
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Request
+from steersman.traces.schema import Batching, HardwareProfile, ReplicaSpec, Request
 from steersman.traces.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -44,10 +52,11 @@ TIE = 0.1
 BLOCK_TOKENS = 512
 QUESTION_TOKENS = 73
 """New in a request; the rest of the prompt is history."""
-IMBALANCE = 8
-"""AIBrix leaves the prefix and takes the least loaded when in-flight counts differ by more."""
-LONGEST_TOKENS = 32_768
-"""No prompt is longer."""
+LONGEST_TOKENS = 32_000
+"""`--max-model-len`; without chunked prefill also the token budget of an iteration."""
+KV_CAPACITY_TOKENS = 555_000
+"""Of an H20: 90 % of 95.6 GiB, less 15 GiB of weights and 3.3 GiB for the activations of 32 000
+tokens."""
 _PAUSE_S = 300.0
 
 
@@ -60,8 +69,8 @@ class Setup:
 
 
 SETUPS = {
-    "naive": Setup("random"),
-    "aibrix_naive": Setup("random"),
+    "naive": Setup("connections"),
+    "aibrix_naive": Setup("least-of-two"),
     "aibrix_naive_prefix_routing": Setup("prefix"),
     "aibrix_kvcache_dram": Setup("prefix", offloaded=True),
     "aibrix_kvcache_external": Setup("prefix", offloaded=True),
@@ -119,9 +128,7 @@ def compare(runs: list[Run], *, perturbed: int) -> list[Comparison]:
         members = [run for run in runs if run.setup == name]
         costs = quiet_costs(members, setup, naive=[run for run in runs if run.setup == "naive"])
         profile = scaled_profile(costs, int(np.median(members[0].prompt)))
-        if setup.offloaded:  # Histories are loaded, in one go; by session all of them, in `hit_s`.
-            profile = replace(profile, max_batched_tokens=LONGEST_TOKENS)
-        if setup.routing == "session":
+        if setup.routing == "session":  # All histories are loaded, in `hit_s`.
             profile = replace(profile, prefill_token_s=1e-9, prefill_token2_s=0.0)
         play = partial(_medians, profile, setup, members, costs, itertools.count())
         ours = perturbed_mean(play, cost_of(profile), runs=perturbed)
@@ -178,6 +185,9 @@ def scaled_profile(costs: Costs, prompt: int) -> HardwareProfile:
         prefill_base_s=0.0,
         prefill_token_s=profile.prefill_token_s * slower,
         prefill_token2_s=profile.prefill_token2_s * slower,
+        batching=Batching.PREFILL_FIRST,
+        max_batched_tokens=LONGEST_TOKENS,
+        kv_capacity_tokens=KV_CAPACITY_TOKENS,
     )
 
 
@@ -191,9 +201,11 @@ def _medians(
 ) -> dict[str, float]:
     """Median TTFT of each run, by its rate."""
     profile = with_cost(profile, cost)
+    if setup.offloaded:
+        members = members[::-1]
     trace, starts = _trace(members, warm=setup.offloaded)
     cluster = Cluster([ReplicaSpec(f"replica-{i}", profile) for i in range(REPLICAS)], trace)
-    choose = _router(setup.routing, np.random.default_rng(next(seeds)))
+    choose = make_router(setup.routing, np.random.default_rng(next(seeds)))
     while cluster.next_request() is not None:
         cluster.dispatch(choose(cluster))
     cluster.finish(drain_s=1e9)
@@ -207,7 +219,7 @@ def _medians(
 
 
 def _trace(members: list[Run], *, warm: bool) -> tuple[Trace, list[int]]:
-    """All runs in a row; where each begins. `warm`: everybody has been there once before."""
+    """The runs in a row; where each begins. `warm`: everybody has been there once before."""
     requests: list[Request] = []
     at_s = 0.0
     users = sorted({int(user) for run in members for user in run.user})
@@ -238,28 +250,3 @@ def _request(number: int, at_s: float, user: int, prompt: int, output: int) -> R
         block_tokens=BLOCK_TOKENS,
         tenant=str(user),
     )
-
-
-def _router(routing: str, rng: np.random.Generator) -> Callable[[Cluster], int]:
-    if routing == "random":
-        return lambda cluster: int(rng.integers(len(cluster.replicas)))
-    if routing == "session":
-        homes: dict[int, int] = {}
-        return lambda cluster: homes.setdefault(
-            int(cluster.trace.tenant[cluster.pending or 0]), len(homes) % len(cluster.replicas)
-        )
-    return lambda cluster: _by_prefix(cluster, rng)
-
-
-def _by_prefix(cluster: Cluster, rng: np.random.Generator) -> int:
-    """The longest match, unless in-flight counts are too uneven; then, or without any, the least loaded.
-
-    Ties are broken at random.
-    """
-    inflight = cluster.state[:, L.INFLIGHT]
-    match = cluster.match_tokens()
-    candidates = np.arange(len(inflight))
-    if match.max() > 0 and np.ptp(inflight) <= IMBALANCE:
-        candidates = np.flatnonzero(match == match.max())
-    least = candidates[inflight[candidates] == inflight[candidates].min()]
-    return int(rng.choice(least))

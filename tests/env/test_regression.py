@@ -9,7 +9,7 @@ import pytest
 
 from steersman.env.iterations import cost_of, play_iterations, with_cost
 from steersman.env.profiles import load_profile
-from steersman.env.regression import Measured, distance, fit_cost
+from steersman.env.regression import GOOD_ENOUGH, Measured, distance, fit_cost
 from steersman.traces.trace import Trace
 from tests.env.worlds import request, trace_of
 
@@ -65,3 +65,15 @@ def test_a_schedule_that_knows_nothing_is_infinitely_far() -> None:
     assert distance(replace(played, ttft_s=2.0 * played.ttft_s), Measured(played.ttft_s, unknown)) == (
         pytest.approx(1.0)
     )
+
+
+def test_a_guess_far_too_slow_is_not_the_end() -> None:
+    start = load_profile("a100-llama-3.1-8b")
+    trace = _traffic(150, 6.0)
+    played = play_iterations(start, trace)
+    fit = fit_cost(
+        lambda cost: play_iterations(with_cost(start, cost), trace),
+        Measured(played.ttft_s, played.e2e_s),
+        8.0 * cost_of(start),
+    )
+    assert fit.error < GOOD_ENOUGH

@@ -43,7 +43,7 @@ def test_a_figure_is_the_median_over_the_runs_of_its_group(script: ModuleType) -
 def test_drawings_are_made_from_the_comparisons(script: ModuleType, tmp_path: Path) -> None:
     found = [
         _compared(reference, f"{reference}-run", metric, 1.1, group)
-        for reference in ("vidur", "real_vllm")
+        for reference in ("vidur", "vidur_engine", "real_vllm")
         for metric in ("ttft_p50", "e2e_p50", "e2e_p99")
         for group in ("fitted", "predicted")
     ]
@@ -60,4 +60,5 @@ def test_drawings_are_made_from_the_comparisons(script: ModuleType, tmp_path: Pa
         "curves_ttft_mean.svg",
         "real_vllm.svg",
         "vidur.svg",
+        "vidur_engine.svg",
     ]
