@@ -1,4 +1,7 @@
-"""Output length, p50 and p90, before an answer exists (SPEC A2): the served model and its fallback."""
+"""Output length before an answer exists (SPEC A2): p50, p90 and a rank score, by model or by fallback.
+
+Never one value, and never a priority: the rank orders answers by length and says nothing of urgency.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.onnx_model import OnnxModel
 
 KIND = "length"
+
+LENGTH_OUTPUTS: tuple[str, ...] = ("output_p50", "output_p90", "output_rank")
+"""The rank is the expected natural log of the output tokens: to order by, not to count with."""
 
 FALLBACK_P50 = 200.0
 FALLBACK_P90 = 600.0
@@ -35,13 +41,14 @@ class LengthPredictor(Protocol):
         ...
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Output tokens, p50 and p90.
+        """`LENGTH_OUTPUTS`.
 
         Args:
             features: (b, len(LENGTH_FEATURES)).
 
         Returns:
-            (b, 2), with 1 <= p50 <= p90 <= the client's limit if it set one, and <= MOST_TOKENS.
+            (b, 3), with 1 <= p50 <= p90 <= the client's limit if it set one, and <= MOST_TOKENS; the
+            rank is between 0 and the log of that bound.
         """
         ...
 
@@ -60,7 +67,9 @@ class FallbackLength:
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """See `LengthPredictor.predict`."""
         recent = features[:, (_TENANT_P50, _TENANT_P90)].astype(np.float64)
-        return _sound(np.where(recent > 0, recent, self._constants), features)
+        p50_p90 = np.where(recent > 0, recent, self._constants)
+        rank = np.log(np.maximum(p50_p90[:, :1], 1.0))
+        return _sound(np.concatenate((p50_p90, rank), axis=1), features)
 
 
 class LengthModel:
@@ -98,15 +107,18 @@ class LengthModel:
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """See `LengthPredictor.predict`. Rows the graph has no finite answer for get the fallback's."""
         rows = np.ascontiguousarray(features, dtype=np.float32)
-        quantiles = self._model.run({"features": rows})[0].astype(np.float64)
-        finite = np.isfinite(quantiles).all(axis=1, keepdims=True)
+        answers = self._model.run({"features": rows})[0].astype(np.float64)
+        finite = np.isfinite(answers).all(axis=1, keepdims=True)
         if not finite.all():
-            quantiles = np.where(finite, quantiles, self._fallback.predict(features))
-        return _sound(quantiles, features)
+            answers = np.where(finite, answers, self._fallback.predict(features))
+        return _sound(answers, features)
 
 
-def _sound(quantiles: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """1 <= p50 <= p90 <= limit and MOST_TOKENS."""
-    limits = features[:, _MAX_TOKENS, None].astype(np.float64)
-    ordered = np.maximum.accumulate(np.clip(quantiles, 1.0, MOST_TOKENS), axis=1)
-    return np.where(limits > 0, np.minimum(ordered, np.maximum(limits, 1.0)), ordered)
+def _sound(answers: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """1 <= p50 <= p90 <= limit and MOST_TOKENS; the rank within the logs of these bounds."""
+    limits = features[:, _MAX_TOKENS].astype(np.float64)
+    most = np.where(limits > 0, np.clip(limits, 1.0, MOST_TOKENS), MOST_TOKENS)
+    p50 = np.clip(answers[:, 0], 1.0, most)
+    p90 = np.clip(np.maximum(p50, answers[:, 1]), 1.0, most)
+    rank = np.clip(answers[:, 2], 0.0, np.log(most))
+    return np.stack((p50, p90, rank), axis=1)
