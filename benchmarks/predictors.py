@@ -4,7 +4,7 @@
 
     python benchmarks/predictors.py [--quick] [--json FILE]
 
-The length model is fitted on the bundled Azure chat trace and measured on its last quarter. The latency
+Length models are fitted on several traces and measured on the last quarter of each. The latency
 model is fitted on simulated runs of the `mixed` and `demo` clusters and measured on runs with unseen
 traffic, seeds and hardware. `score64` is one call that predicts TTFT and TPOT of 64 candidates.
 `--quick` takes one seed of smaller runs; the full run takes five, and gives 95 % intervals over them.
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from steersman.agents.evaluate.length_figures import length_figures
 from steersman.agents.fit.latency import TRAIN_SHARE, fit_latency
 from steersman.agents.fit.length import fit_length
 from steersman.agents.samples import sample_observation
@@ -33,6 +34,7 @@ from steersman.predictors.text import text_features
 from steersman.traces.readers import load_trace
 
 CLUSTERS = ("mixed", "demo")
+LENGTH_DATA = Path(__file__).parent / "data" / "lengths"
 T_95 = {1: float("nan"), 2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """Student's t for a 95 % interval, by number of seeds."""
 
@@ -48,6 +50,8 @@ def main() -> None:
     rows, model = fit_and_measure(
         seeds=1 if options.quick else 5, decisions=600 if options.quick else 2_000
     )
+    figures = length_figures(LENGTH_DATA, seeds=2 if options.quick else 5)
+    rows += [over_seeds(name, values) for name, values in sorted(figures.items())]
     rows += [*timings(model, calls=2_000 if options.quick else 20_000)]
     for row in rows:
         interval = "" if row["lo"] is None else f"  [{row['lo']:.4g}, {row['hi']:.4g}]"
@@ -62,12 +66,6 @@ def fit_and_measure(*, seeds: int, decisions: int) -> tuple[list[Row], LatencyMo
     past = trace.split((TRAIN_SHARE, 1.0 - TRAIN_SHARE))[0]
     figures: dict[str, list[float]] = defaultdict(list)
     for seed in range(seeds):
-        start = time.perf_counter()
-        length = fit_length(trace, seed=seed)
-        figures["length.fit_s"].append(time.perf_counter() - start)
-        figures["length.pinball_ratio_azure"].append(length.metrics["pinball_ratio_constant"])
-        figures["length.pinball_ratio_azure_rolling"].append(length.metrics["pinball_ratio_rolling"])
-        figures["length.coverage_p90"].append(length.metrics["coverage_p90"])
         # Latency is measured on the last part: the lengths it is told must not come from there.
         known = LengthModel.from_bytes(fit_length(past, seed=seed).onnx)
         for cluster in CLUSTERS:
@@ -116,11 +114,16 @@ def timings(model: LatencyModel, *, calls: int) -> list[Row]:
     index = PrefixIndex([100_000] * 64)
     for replica in range(64):
         index.insert(replica, hashes[: 8 * replica])
-    body = {"model": "m", "messages": [{"role": "user", "content": "What is the tide? " * 220}]}
+    bodies = {
+        size: {"model": "m", "messages": [{"role": "user", "content": ("What is the tide? " * repeats)}]}
+        for size, repeats in (("4kb", 228), ("100kb", 5_556), ("10mb", 555_556))
+    }
     return [
         *timed("score64", lambda: model.predict(seen.replicas, seen.request), calls),
         *timed("prefix_match64", lambda: index.match(hashes), calls // 4),
-        *timed("text_features_4kb", lambda: text_features(body), calls // 4),
+        *timed("text_features_4kb", lambda: text_features(bodies["4kb"]), calls // 4),
+        *timed("text_features_100kb", lambda: text_features(bodies["100kb"]), calls // 10),
+        *timed("text_features_10mb", lambda: text_features(bodies["10mb"]), calls // 100),
     ]
 
 

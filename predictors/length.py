@@ -28,8 +28,25 @@ MOST_TOKENS = 1_000_000.0
 drown all others."""
 
 _MAX_TOKENS = LENGTH_FEATURES.index("max_tokens")
-_TENANT_P50 = LENGTH_FEATURES.index("tenant_output_p50")
-_TENANT_P90 = LENGTH_FEATURES.index("tenant_output_p90")
+TENANT_BLEND = tuple(LENGTH_FEATURES.index(f"tenant_blend_{name}") for name in ("p50", "p90"))
+WORDING = LENGTH_FEATURES.index("wording")
+
+
+def expected_quantiles(
+    features: NDArray[np.float32], constants: tuple[float, float]
+) -> NDArray[np.float64]:
+    """p50 and p90 without a model: the tenant's blended quantiles, as the wording moves them.
+
+    Args:
+        features: (b, len(LENGTH_FEATURES)).
+        constants: for a tenant and model that nobody knows.
+
+    Returns:
+        (b, 2), output tokens.
+    """
+    blend = features[:, TENANT_BLEND].astype(np.float64)
+    moved = np.exp(features[:, WORDING, None].astype(np.float64))
+    return np.where(blend > 0, blend, constants) * moved
 
 
 class LengthPredictor(Protocol):
@@ -54,10 +71,10 @@ class LengthPredictor(Protocol):
 
 
 class FallbackLength:
-    """The tenant's recent answers, or constants for a tenant without any."""
+    """What the tenant's recent answers and the wording say; constants where nothing is known."""
 
     def __init__(self, *, p50: float = FALLBACK_P50, p90: float = FALLBACK_P90) -> None:
-        self._constants = np.array([p50, p90])
+        self._constants = p50, p90
 
     @property
     def version(self) -> str:
@@ -66,8 +83,7 @@ class FallbackLength:
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """See `LengthPredictor.predict`."""
-        recent = features[:, (_TENANT_P50, _TENANT_P90)].astype(np.float64)
-        p50_p90 = np.where(recent > 0, recent, self._constants)
+        p50_p90 = expected_quantiles(features, self._constants)
         rank = np.log(np.maximum(p50_p90[:, :1], 1.0))
         return _sound(np.concatenate((p50_p90, rank), axis=1), features)
 

@@ -1,10 +1,10 @@
 """The forests of the output-length model: how they grow, and which of them are worth having.
 
-A quantile forest learns what must be added to the tenant's own blended quantile (`history.py` in
-`predictors/`), so that with no tree at all the model is that quantile: where requests say no more
-(ServeGen's tenants draw input and output independently), it stays there instead of fitting noise. A
-rank forest learns the log of the length under squared error, from nothing; it is kept where it orders
-held-out answers better than p50 does.
+A quantile forest learns what must be added to what is expected without it (`predictors/length.py`): the
+tenant's own blended quantile, as the wording moves it. With no tree at all the model is that: where
+requests say no more (ServeGen's tenants draw input and output independently), it stays there instead of
+fitting noise. A rank forest learns the log of the length under squared error, from nothing; it is kept
+where it orders held-out answers better than p50 does.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from scipy.stats import kendalltau
 
 from steersman.agents.fit.forest import predict
 from steersman.predictors.features import LENGTH_FEATURES
+from steersman.predictors.length import expected_quantiles
 
 LEVELS = (0.5, 0.9)
 QUANTILES = ("p50", "p90")
 RANK = "rank"
-BASES = tuple(LENGTH_FEATURES.index(f"tenant_blend_{name}") for name in QUANTILES)
 HOURS = [LENGTH_FEATURES.index(name) for name in ("hour_sin", "hour_cos")]
 
 MOST_TREES = 300
@@ -58,7 +58,7 @@ Values = NDArray[np.float64]
 class LengthForests:
     """A fitted model in parts: what `agents/fit/length_graph.py` makes a graph of."""
 
-    constants: tuple[float, ...]
+    constants: tuple[float, float]
     """Quantiles for a request whose tenant and model nobody knows."""
     forests: Mapping[str, lgb.Booster]
     """By name: those that are worth having."""
@@ -68,8 +68,9 @@ class LengthForests:
     def predict(self, rows: Rows) -> Values:
         """p50, p90 and rank as the graph answers them, (n, 3)."""
         out = np.empty((len(rows), 3))
+        base = expected_quantiles(rows, self.constants)
         for i, name in enumerate(QUANTILES):
-            out[:, i] = based(rows, i, self.constants[i]) + self.shifts[i]
+            out[:, i] = base[:, i] + self.shifts[i]
             if name in self.forests:
                 out[:, i] += predict(self.forests[name], rows)
         if RANK in self.forests:
@@ -88,10 +89,11 @@ def grow(rows: Rows, outputs: Values, first: int, second: int, *, seed: int) -> 
     """
     read = _readable(rows)
     train, tune = slice(0, first), slice(first, second)
-    constants = tuple(float(np.quantile(outputs[:second], level)) for level in LEVELS)
+    constants = _quantiles(outputs[:second])
+    bases = expected_quantiles(rows, constants)
     forests, shifts = {}, []
     for i, (name, level) in enumerate(zip(QUANTILES, LEVELS, strict=True)):
-        base = based(rows, i, constants[i])
+        base = bases[:, i]
         forest = _grow_quantile(read, outputs - base, level, seed, train, tune)
         with_forest = base[tune] + predict(forest, read[tune])
         actual = outputs[tune]
@@ -110,11 +112,12 @@ def grow(rows: Rows, outputs: Values, first: int, second: int, *, seed: int) -> 
 def regrow(made: LengthForests, rows: Rows, outputs: Values, *, seed: int) -> LengthForests:
     """The same forests, of as many trees each, on all rows: a service wants the newest data."""
     read = _readable(rows)
-    constants = tuple(float(np.quantile(outputs, level)) for level in LEVELS)
+    constants = _quantiles(outputs)
+    bases = expected_quantiles(rows, constants)
     forests = {}
     for i, (name, level) in enumerate(zip(QUANTILES, LEVELS, strict=True)):
         if name in made.forests:
-            data = lgb.Dataset(read, outputs - based(rows, i, constants[i]))
+            data = lgb.Dataset(read, outputs - bases[:, i])
             forests[name] = lgb.train(
                 _quantile_parameters(level, len(rows), seed), data, _trees(made.forests[name])
             )
@@ -125,16 +128,15 @@ def regrow(made: LengthForests, rows: Rows, outputs: Values, *, seed: int) -> Le
     return LengthForests(constants, forests, made.shifts)
 
 
-def based(rows: Rows, position: int, constant: float) -> Values:
-    """The tenant's blended quantile, or the constant where there is none."""
-    known = rows[:, BASES[position]].astype(np.float64)
-    return np.where(known > 0, known, constant)
-
-
 def pinball(actual: Values, predicted: Values, level: float) -> float:
     """Mean pinball loss: what the `level` quantile minimises."""
     error = actual - predicted
     return float(np.mean(np.maximum(level * error, (level - 1.0) * error)))
+
+
+def _quantiles(outputs: Values) -> tuple[float, float]:
+    p50, p90 = np.quantile(outputs, LEVELS).tolist()
+    return p50, p90
 
 
 def _readable(rows: Rows) -> Rows:

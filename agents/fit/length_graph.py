@@ -11,10 +11,10 @@ from onnx import helper, numpy_helper
 
 from steersman.agents.fit.fitted import version_of
 from steersman.agents.fit.forest import forest_node, make_model, parity_rows
-from steersman.agents.fit.length_forests import BASES, QUANTILES, RANK, LengthForests
+from steersman.agents.fit.length_forests import QUANTILES, RANK, LengthForests
 from steersman.agents.fit.onnx_meta import write_metadata
 from steersman.predictors.features import LENGTH_FEATURES
-from steersman.predictors.length import KIND, LENGTH_OUTPUTS
+from steersman.predictors.length import KIND, LENGTH_OUTPUTS, TENANT_BLEND, WORDING
 
 Rows = NDArray[np.float32]
 
@@ -28,13 +28,17 @@ def length_graph(made: LengthForests, rows: Rows, *, seed: int) -> onnx.ModelPro
     nodes = [
         helper.make_node("Gather", ["features", "bases"], ["blend"], axis=1),
         helper.make_node("Greater", ["blend", "zero"], ["known"]),
-        helper.make_node("Where", ["known", "blend", "constants"], ["base"]),
+        helper.make_node("Where", ["known", "blend", "constants"], ["usual"]),
+        helper.make_node("Gather", ["features", "wording"], ["words"], axis=1),
+        helper.make_node("Exp", ["words"], ["moved"]),
+        helper.make_node("Mul", ["usual", "moved"], ["base"]),
         helper.make_node("Add", ["base", "shifts"], ["shifted"]),
         *_corrected(made),
         helper.make_node("Concat", ["quantiles", "rank"], [KIND], axis=1),
     ]
     constants: dict[str, NDArray[Any]] = {
-        "bases": np.array(BASES, dtype=np.int64),
+        "bases": np.array(TENANT_BLEND, dtype=np.int64),
+        "wording": np.array([WORDING], dtype=np.int64),
         "zero": np.zeros(1, dtype=np.float32),
         "one": np.ones(1, dtype=np.float32),
         "constants": np.array([made.constants], dtype=np.float32),

@@ -29,7 +29,7 @@ from steersman.traces.errors import ArtifactError
 
 INPUT = LENGTH_FEATURES.index("input_tokens")
 LIMIT = LENGTH_FEATURES.index("max_tokens")
-TENANT = LENGTH_FEATURES.index("tenant_output_p50")
+TENANT = LENGTH_FEATURES.index("tenant_blend_p50")
 COLUMNS = [INPUT, TENANT, LENGTH_FEATURES.index("turns")]
 
 
