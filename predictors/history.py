@@ -73,6 +73,13 @@ class RollingQuantiles:
         high = min(low + 1, len(values) - 1)
         return values[low] + (position - low) * (values[high] - values[low])
 
+    def excess(self, window: int, least: int) -> tuple[int, float]:
+        """How many values of the window at this position are at least `least`, and by how much in sum."""
+        values = self._sorted[window]
+        first = bisect_left(values, least)
+        count = len(values) - first
+        return count, float(sum(values[first:]) - count * least)
+
 
 class TenantHistory:
     """Recent output lengths per (tenant, model), and per model for tenants nobody knows.

@@ -159,26 +159,22 @@ def turns_error(trace: Trace, seed: int) -> dict[str, float]:
 
     The constant is the mean over the turns of the first half; `by_agent`, that of the same agent's.
     """
-    order = np.random.default_rng(seed).permutation(len(trace.sessions)).tolist()
-    starts = {session: PAUSE_S * place for place, session in enumerate(order)}
-    turns = [
-        (starts[int(trace.session[row])] + trace.arrival_s[row] - _first(trace, row), row)
-        for row in range(len(trace))
-    ]
-    history, count = SessionHistory(), np.bincount(trace.session)
-    told: list[tuple[bool, int, float, float]] = []
-    for at_s, row in sorted(turns):
-        session, tenant = int(trace.session[row]), int(trace.tenant[row])
-        _, turn, expected = history.begin(tenant, session, at_s)
-        held = order.index(session) >= len(order) // 2
-        told.append((held, tenant, expected, float(count[session] - turn)))
-    held, tenants, expected, actual = (np.array(column) for column in zip(*told, strict=True))
-    mean = actual[~held].mean()
+    order = np.random.default_rng(seed).permutation(len(trace.sessions))
+    place = np.argsort(order)[trace.session]  # of each row's session in the order
+    begun_s = trace.arrival_s[np.unique(trace.session, return_index=True)[1]]
+    at_s = PAUSE_S * place + trace.arrival_s - begun_s[trace.session]
+    history, tenants = SessionHistory(), trace.tenant
+    turn, expected = np.zeros(len(trace)), np.zeros(len(trace))
+    for row in np.argsort(at_s, kind="stable").tolist():
+        session = int(trace.session[row])
+        _, turn[row], expected[row] = history.begin(int(tenants[row]), session, float(at_s[row]))
+    actual = np.bincount(trace.session)[trace.session] - turn
+    held = place >= len(order) // 2
     by_agent = np.array([actual[~held & (tenants == tenant)].mean() for tenant in tenants[held]])
     own = _rmse(expected[held] - actual[held])
     return {
         "rmse": own,
-        "rmse_ratio_constant": own / _rmse(mean - actual[held]),
+        "rmse_ratio_constant": own / _rmse(actual[~held].mean() - actual[held]),
         "rmse_ratio_by_agent": own / _rmse(by_agent - actual[held]),
     }
 
@@ -191,10 +187,6 @@ def _take(figures: dict[str, list[float]], name: str, metrics: Mapping[str, floa
 def _only(data: Path, pattern: str) -> Path:
     (path,) = data.glob(pattern)
     return path
-
-
-def _first(trace: Trace, row: int) -> float:
-    return float(trace.arrival_s[np.argmax(trace.session == trace.session[row])])
 
 
 def _loss(actual: Values, quantiles: Values) -> float:
