@@ -74,7 +74,7 @@ class RollingQuantiles:
         return values[low] + (position - low) * (values[high] - values[low])
 
     def excess(self, window: int, least: int) -> tuple[int, float]:
-        """How many values of the window at this position are at least `least`, and by how much in sum."""
+        """How many values of the window here are at least `least`, and by how much in sum."""
         values = self._sorted[window]
         first = bisect_left(values, least)
         count = len(values) - first

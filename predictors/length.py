@@ -133,8 +133,10 @@ class LengthModel:
 def _sound(answers: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
     """1 <= p50 <= p90 <= limit and MOST_TOKENS; the rank within the logs of these bounds."""
     limits = features[:, _MAX_TOKENS].astype(np.float64)
-    most = np.where(limits > 0, np.clip(limits, 1.0, MOST_TOKENS), MOST_TOKENS)
-    p50 = np.clip(answers[:, 0], 1.0, most)
-    p90 = np.clip(np.maximum(p50, answers[:, 1]), 1.0, most)
-    rank = np.clip(answers[:, 2], 0.0, np.log(most))
-    return np.stack((p50, p90, rank), axis=1)
+    # Not `np.clip`, which takes several times as long on a row.
+    most = np.where(limits > 0, np.minimum(np.maximum(limits, 1.0), MOST_TOKENS), MOST_TOKENS)
+    sound = np.empty((len(answers), len(LENGTH_OUTPUTS)))
+    sound[:, 0] = np.minimum(np.maximum(answers[:, 0], 1.0), most)
+    sound[:, 1] = np.minimum(np.maximum(answers[:, 1], sound[:, 0]), most)
+    sound[:, 2] = np.minimum(np.maximum(answers[:, 2], 0.0), np.log(most))
+    return sound
