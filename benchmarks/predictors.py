@@ -7,8 +7,8 @@
 Length models are fitted on several traces and measured on the last quarter of each. The latency
 model is fitted on simulated runs of the `mixed` and `demo` clusters and measured on runs with unseen
 traffic, seeds and hardware at 40 to 120 % of saturation; figures without a cluster's name are the mean
-of both. `llmd` is llm-d's model on the same samples. `score64` is one call that predicts TTFT and TPOT of
-64 candidates (`scoring.py`).
+of both. `llmd` is llm-d's model on the same samples. `score64` is one call that predicts TTFT and TPOT
+of 64 candidates (`scoring.py`).
 `--quick` takes one seed of smaller runs; the full run takes five, and gives 95 % intervals over them.
 """
 
@@ -73,7 +73,7 @@ def latencies(seeds: int, *, runs: int, decisions: int) -> tuple[list[Row], Fitt
         for cluster in CLUSTERS:
             start = time.perf_counter()
             found, fitted = latency_figures(cluster, seed, runs=runs, decisions=decisions)
-            figures[f"latency.fit_s.{cluster}"].append(time.perf_counter() - start)
+            figures[f"latency.{cluster}.fit_s"].append(time.perf_counter() - start)
             each.append(found)
             for name, value in found.items():
                 if "load" not in name:
