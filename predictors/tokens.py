@@ -40,8 +40,8 @@ PRIOR_OBSERVATIONS = 2.0
 MOST_MODELS = 1_000
 
 MOST_CHARACTERS = 4_096
-"""Tokenized of one prompt: a few milliseconds, in which the router does nothing else. Of a longer one that
-is patched together from many the count is then 2 to 5 % off in the median."""
+"""Tokenized of one prompt: a few milliseconds, in which the router does nothing else. Of a longer one,
+patched together from many, the count is then 2 to 5 % off in the median."""
 PIECES = 8
 
 
