@@ -22,8 +22,8 @@ class What(StrEnum):
 class LatencySettings(Settings):
     """Simulated runs that the latency model learns from."""
 
-    runs: int = Field(18, ge=3, description="runs, each on its own mix of hardware and load")
-    decisions: int = Field(2000, ge=100, description="requests per run")
+    runs: int = Field(36, ge=3, description="runs, each on its own mix of hardware and load")
+    decisions: int = Field(1000, ge=100, description="counted requests per run")
 
 
 class EvaluationSettings(Settings):

@@ -4,9 +4,11 @@
 
     python benchmarks/predictors.py [--quick] [--json FILE]
 
-The length model is fitted on the bundled Azure chat trace and measured on its last quarter. The latency
+Length models are fitted on several traces and measured on the last quarter of each. The latency
 model is fitted on simulated runs of the `mixed` and `demo` clusters and measured on runs with unseen
-traffic, seeds and hardware. `score64` is one call that predicts TTFT and TPOT of 64 candidates.
+traffic, seeds and hardware at 40 to 120 % of saturation; figures without a cluster's name are the mean
+of both. `llmd` is llm-d's model on the same samples. `score64` is one call that predicts TTFT and TPOT
+of 64 candidates (`scoring.py`).
 `--quick` takes one seed of smaller runs; the full run takes five, and gives 95 % intervals over them.
 """
 
@@ -14,25 +16,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightgbm as lgb
 import numpy as np
+from scoring import timed
 
-from steersman.agents.fit.latency import TRAIN_SHARE, fit_latency
-from steersman.agents.fit.length import fit_length
+from steersman.agents.evaluate.latency_figures import latency_figures
+from steersman.agents.evaluate.length_figures import length_figures
+from steersman.agents.fit.fitted import FittedModel
 from steersman.agents.samples import sample_observation
-from steersman.env.scenario import load_scenario
-from steersman.predictors.latency import LatencyModel
-from steersman.predictors.length import LengthModel
+from steersman.predictors.latency import latency_rows
 from steersman.predictors.prefix_index import PrefixIndex
 from steersman.predictors.text import text_features
-from steersman.traces.readers import load_trace
 
 CLUSTERS = ("mixed", "demo")
+QUICK = {"runs": 24, "decisions": 500}
+FULL = {"runs": 36, "decisions": 1_000}
+LENGTH_DATA = Path(__file__).parent / "data" / "lengths"
 T_95 = {1: float("nan"), 2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """Student's t for a 95 % interval, by number of seeds."""
 
@@ -45,10 +53,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, smaller runs")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    rows, model = fit_and_measure(
-        seeds=1 if options.quick else 5, decisions=600 if options.quick else 2_000
-    )
-    rows += [*timings(model, calls=2_000 if options.quick else 20_000)]
+    rows, fitted = latencies(1 if options.quick else 5, **(QUICK if options.quick else FULL))
+    rows += scoring(fitted, calls=2_000 if options.quick else 20_000)
+    figures = length_figures(LENGTH_DATA, seeds=2 if options.quick else 5)
+    rows += [over_seeds(name, values) for name, values in sorted(figures.items())]
+    rows += timings(calls=500 if options.quick else 5_000)
     for row in rows:
         interval = "" if row["lo"] is None else f"  [{row['lo']:.4g}, {row['hi']:.4g}]"
         print(f"{row['name']:<46}{row['value']:>12.4g} {row['unit']:<6}{interval}  {row['note']}")
@@ -56,40 +65,43 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def fit_and_measure(*, seeds: int, decisions: int) -> tuple[list[Row], LatencyModel]:
-    """Fit both models for every seed; figures over the seeds, and the last latency model."""
-    trace = load_trace("azure-chat")
-    past = trace.split((TRAIN_SHARE, 1.0 - TRAIN_SHARE))[0]
+def latencies(seeds: int, *, runs: int, decisions: int) -> tuple[list[Row], FittedModel]:
+    """TTFT and TPOT: figures over clusters and seeds, and the last model."""
     figures: dict[str, list[float]] = defaultdict(list)
     for seed in range(seeds):
-        start = time.perf_counter()
-        length = fit_length(trace, seed=seed)
-        figures["length.fit_s"].append(time.perf_counter() - start)
-        figures["length.pinball_ratio_azure"].append(length.metrics["pinball_ratio_constant"])
-        figures["length.pinball_ratio_azure_rolling"].append(length.metrics["pinball_ratio_rolling"])
-        figures["length.coverage_p90"].append(length.metrics["coverage_p90"])
-        # Latency is measured on the last part: the lengths it is told must not come from there.
-        known = LengthModel.from_bytes(fit_length(past, seed=seed).onnx)
+        each = []
         for cluster in CLUSTERS:
             start = time.perf_counter()
-            fitted = fit_latency(
-                load_scenario(cluster),
-                trace,
-                seed=seed,
-                length=known,
-                decisions=decisions,
-            )
+            found, fitted = latency_figures(cluster, seed, runs=runs, decisions=decisions)
             figures[f"latency.{cluster}.fit_s"].append(time.perf_counter() - start)
-            for name, value in fitted.metrics.items():
-                target, _, metric = name.partition("_")
-                if target in {"ttft", "tpot"}:
-                    figures[f"{target}.{metric}.{cluster}"].append(value)
-    for target in ("ttft", "tpot"):
-        for metric in ("mdape", "coverage_p90"):
-            each = [figures[f"{target}.{metric}.{cluster}"] for cluster in CLUSTERS]
-            figures[f"{target}.{metric}"] = np.mean(each, axis=0).tolist()
-    rows = [over_seeds(name, values) for name, values in sorted(figures.items())]
-    return rows, LatencyModel.from_bytes(fitted.onnx)
+            each.append(found)
+            for name, value in found.items():
+                if "load" not in name:
+                    figures[f"{name}.{cluster}"].append(value)
+        for name in each[0]:
+            figures[name].append(float(np.mean([found[name] for found in each])))
+    return [over_seeds(name, values) for name, values in sorted(figures.items())], fitted
+
+
+def scoring(fitted: FittedModel, *, calls: int) -> list[Row]:
+    """Microseconds of one prediction for 64 candidates: served, and by LightGBM itself."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "latency.onnx"
+        path.write_bytes(fitted.onnx)
+        script = Path(__file__).with_name("scoring.py")
+        answer = subprocess.run(
+            [sys.executable, script, path, str(calls)], check=True, capture_output=True, text=True
+        )
+    figures: dict[str, float] = json.loads(answer.stdout)
+    forests = [lgb.Booster(model_str=text) for text in fitted.text.values()]
+    seen = sample_observation(np.random.default_rng(0), 64)
+    rows = latency_rows(seen.replicas, seen.request)
+    plain = timed(
+        "score64_lightgbm",
+        lambda: [forest.predict(rows, num_threads=1) for forest in forests],
+        calls // 4,
+    )
+    return microseconds(figures | plain, calls)
 
 
 def over_seeds(name: str, values: list[float]) -> Row:
@@ -109,35 +121,33 @@ def over_seeds(name: str, values: list[float]) -> Row:
     }
 
 
-def timings(model: LatencyModel, *, calls: int) -> list[Row]:
-    """Microseconds per call of what the router does for each request."""
-    seen = sample_observation(np.random.default_rng(0), 64)
+def timings(*, calls: int) -> list[Row]:
+    """Microseconds per call of what else the router does for each request."""
     hashes = tuple(range(1, 513))
     index = PrefixIndex([100_000] * 64)
     for replica in range(64):
         index.insert(replica, hashes[: 8 * replica])
-    body = {"model": "m", "messages": [{"role": "user", "content": "What is the tide? " * 220}]}
+    bodies = {
+        size: {"model": "m", "messages": [{"role": "user", "content": ("What is the tide? " * repeats)}]}
+        for size, repeats in (("4kb", 228), ("100kb", 5_556), ("10mb", 555_556))
+    }
     return [
-        *timed("score64", lambda: model.predict(seen.replicas, seen.request), calls),
-        *timed("prefix_match64", lambda: index.match(hashes), calls // 4),
-        *timed("text_features_4kb", lambda: text_features(body), calls // 4),
+        *times("prefix_match64", lambda: index.match(hashes), calls),
+        *times("text_features_4kb", lambda: text_features(bodies["4kb"]), calls),
+        *times("text_features_100kb", lambda: text_features(bodies["100kb"]), calls // 3),
+        *times("text_features_10mb", lambda: text_features(bodies["10mb"]), calls // 30),
     ]
 
 
-def timed(name: str, call: Callable[[], object], calls: int) -> list[Row]:
-    """p50 and p99 of one call."""
-    for _ in range(50):
-        call()
-    spent = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        call()
-        spent.append(1e6 * (time.perf_counter() - start))
-    return [
-        {"name": f"{name}_p{q}_us", "value": float(np.percentile(spent, q)), "lo": None, "hi": None,
-         "unit": "us", "note": f"{calls} calls"}
-        for q in (50, 99)
-    ]  # fmt: skip
+def times(name: str, call: Callable[[], object], calls: int) -> list[Row]:
+    """Rows of `scoring.timed`."""
+    return microseconds(timed(name, call, calls), calls)
+
+
+def microseconds(figures: dict[str, float], calls: int) -> list[Row]:
+    """Rows of times per call."""
+    shape = {"lo": None, "hi": None, "unit": "us", "note": f"{calls} calls"}
+    return [{"name": name, "value": value, **shape} for name, value in figures.items()]
 
 
 if __name__ == "__main__":

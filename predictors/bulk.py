@@ -57,5 +57,5 @@ def output_quantiles(trace: Trace, predictor: LengthPredictor) -> NDArray[np.flo
     predicted = np.empty((len(trace), 2))
     for start in range(0, len(trace), CHUNK_ROWS):
         part = slice(start, start + CHUNK_ROWS)
-        predicted[part] = predictor.predict(features[part])
+        predicted[part] = predictor.predict(features[part])[:, :2]
     return predicted

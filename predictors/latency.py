@@ -1,8 +1,9 @@
 """TTFT and TPOT of a request on each candidate, p50 and p90 (SPEC A3): the served model.
 
 The graph corrects the analytic estimate (`predictors/analytic.py`, with the online bias) rather than
-replacing it: it answers `estimate * exp(correction + residual quantile)`, so that hardware and loads
-beyond the training data fall back on physics, and p90 cannot lie below p50.
+replacing it: p50 is `estimate ** slope * exp(correction)`, p90 is `p50 * exp(spread)` with a spread of
+0 or more, so that hardware and loads beyond the training data lean on physics and p90 cannot lie below
+p50. Both rise with `LOAD_FEATURES`: corrections and spreads are constrained to, and slopes are positive.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FROM_REPLICA: tuple[str, ...] = (
     "prefill_token_s",
     "kv_capacity_tokens",
 )
-_FROM_REQUEST: tuple[str, ...] = ("input_tokens", "output_p50", "output_p90")
+_FROM_REQUEST: tuple[str, ...] = ("input_tokens", "priority", "output_p50", "output_p90")
 
 LATENCY_FEATURES: tuple[str, ...] = (*_FROM_REPLICA, *_FROM_REQUEST, "log_bias_ttft", "log_bias_tpot")
 """Inputs of the latency model: columns of `REPLICA_FEATURES`, then of `REQUEST_FEATURES`, then how far
@@ -49,6 +50,21 @@ the online corrector has moved the replica's analytic estimates (log of correcte
 The marginal cost and the service levels are left out: they say what a latency is worth, not how long
 it is.
 """
+
+LOAD_FEATURES: tuple[str, ...] = (
+    "running",
+    "waiting",
+    "batch_use",
+    "kv_usage",
+    "inflight",
+    "inflight_prefill",
+    "prefill_tokens",
+    "context_tokens",
+    "output_tokens",
+    "ttft_s",
+    "tpot_s",
+)
+"""Those that more work at a replica raises: where one rises, no prediction falls, all else equal."""
 
 LATENCY_INDEX = {name: i for i, name in enumerate(LATENCY_FEATURES)}
 

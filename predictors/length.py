@@ -1,4 +1,7 @@
-"""Output length, p50 and p90, before an answer exists (SPEC A2): the served model and its fallback."""
+"""Output length before an answer exists (SPEC A2): p50, p90 and a rank score, by model or by fallback.
+
+Never one value, and never a priority: the rank orders answers by length and says nothing of urgency.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from steersman.predictors.onnx_model import OnnxModel
 
 KIND = "length"
 
+LENGTH_OUTPUTS: tuple[str, ...] = ("output_p50", "output_p90", "output_rank")
+"""The rank is the expected natural log of the output tokens: to order by, not to count with."""
+
 FALLBACK_P50 = 200.0
 FALLBACK_P90 = 600.0
 """Output tokens of a tenant nobody knows, without a model: about those of chat traffic."""
@@ -22,8 +28,25 @@ MOST_TOKENS = 1_000_000.0
 drown all others."""
 
 _MAX_TOKENS = LENGTH_FEATURES.index("max_tokens")
-_TENANT_P50 = LENGTH_FEATURES.index("tenant_output_p50")
-_TENANT_P90 = LENGTH_FEATURES.index("tenant_output_p90")
+TENANT_BLEND = tuple(LENGTH_FEATURES.index(f"tenant_blend_{name}") for name in ("p50", "p90"))
+WORDING = LENGTH_FEATURES.index("wording")
+
+
+def expected_quantiles(
+    features: NDArray[np.float32], constants: tuple[float, float]
+) -> NDArray[np.float64]:
+    """p50 and p90 without a model: the tenant's blended quantiles, as the wording moves them.
+
+    Args:
+        features: (b, len(LENGTH_FEATURES)).
+        constants: for a tenant and model that nobody knows.
+
+    Returns:
+        (b, 2), output tokens.
+    """
+    blend = features[:, TENANT_BLEND].astype(np.float64)
+    moved = np.exp(features[:, WORDING, None].astype(np.float64))
+    return np.where(blend > 0, blend, constants) * moved
 
 
 class LengthPredictor(Protocol):
@@ -35,22 +58,23 @@ class LengthPredictor(Protocol):
         ...
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Output tokens, p50 and p90.
+        """`LENGTH_OUTPUTS`.
 
         Args:
             features: (b, len(LENGTH_FEATURES)).
 
         Returns:
-            (b, 2), with 1 <= p50 <= p90 <= the client's limit if it set one, and <= MOST_TOKENS.
+            (b, 3), with 1 <= p50 <= p90 <= the client's limit if it set one, and <= MOST_TOKENS; the
+            rank is between 0 and the log of that bound.
         """
         ...
 
 
 class FallbackLength:
-    """The tenant's recent answers, or constants for a tenant without any."""
+    """What the tenant's recent answers and the wording say; constants where nothing is known."""
 
     def __init__(self, *, p50: float = FALLBACK_P50, p90: float = FALLBACK_P90) -> None:
-        self._constants = np.array([p50, p90])
+        self._constants = p50, p90
 
     @property
     def version(self) -> str:
@@ -59,8 +83,9 @@ class FallbackLength:
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """See `LengthPredictor.predict`."""
-        recent = features[:, (_TENANT_P50, _TENANT_P90)].astype(np.float64)
-        return _sound(np.where(recent > 0, recent, self._constants), features)
+        p50_p90 = expected_quantiles(features, self._constants)
+        rank = np.log(np.maximum(p50_p90[:, :1], 1.0))
+        return _sound(np.concatenate((p50_p90, rank), axis=1), features)
 
 
 class LengthModel:
@@ -98,15 +123,20 @@ class LengthModel:
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """See `LengthPredictor.predict`. Rows the graph has no finite answer for get the fallback's."""
         rows = np.ascontiguousarray(features, dtype=np.float32)
-        quantiles = self._model.run({"features": rows})[0].astype(np.float64)
-        finite = np.isfinite(quantiles).all(axis=1, keepdims=True)
+        answers = self._model.run({"features": rows})[0].astype(np.float64)
+        finite = np.isfinite(answers).all(axis=1, keepdims=True)
         if not finite.all():
-            quantiles = np.where(finite, quantiles, self._fallback.predict(features))
-        return _sound(quantiles, features)
+            answers = np.where(finite, answers, self._fallback.predict(features))
+        return _sound(answers, features)
 
 
-def _sound(quantiles: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """1 <= p50 <= p90 <= limit and MOST_TOKENS."""
-    limits = features[:, _MAX_TOKENS, None].astype(np.float64)
-    ordered = np.maximum.accumulate(np.clip(quantiles, 1.0, MOST_TOKENS), axis=1)
-    return np.where(limits > 0, np.minimum(ordered, np.maximum(limits, 1.0)), ordered)
+def _sound(answers: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """1 <= p50 <= p90 <= limit and MOST_TOKENS; the rank within the logs of these bounds."""
+    limits = features[:, _MAX_TOKENS].astype(np.float64)
+    # Not `np.clip`, which takes several times as long on a row.
+    most = np.where(limits > 0, np.minimum(np.maximum(limits, 1.0), MOST_TOKENS), MOST_TOKENS)
+    sound = np.empty((len(answers), len(LENGTH_OUTPUTS)))
+    sound[:, 0] = np.minimum(np.maximum(answers[:, 0], 1.0), most)
+    sound[:, 1] = np.minimum(np.maximum(answers[:, 1], sound[:, 0]), most)
+    sound[:, 2] = np.minimum(np.maximum(answers[:, 2], 0.0), np.log(most))
+    return sound

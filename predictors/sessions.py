@@ -1,8 +1,10 @@
 """How long a session still goes on, and what its last answer was like (SPEC A4).
 
 An agent calls again and again. How many calls are still to come is read off the tenant's past sessions:
-of those that reached a turn, the share that went on from it. Turns are taken in bands, within which that
-share is one number; the expected number of further turns follows in closed form.
+the mean, over the last that ended and had reached this turn, of the turns they still took. While these
+are few, a second estimate has a say: of all turns so far, those too of sessions that still go on, the
+share that were followed by another. Turns are taken in bands, within which that share is one number; the
+expected number of further turns follows in closed form.
 """
 
 from __future__ import annotations
@@ -12,10 +14,16 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from steersman.predictors.history import RollingQuantiles
+
 IDLE_S = 600.0
 """A session that sends nothing for so long is over."""
 BANDS = (1, 2, 3, 5, 9, 17, 25, 33, 49)
 """First turns of the bands; the last has no end."""
+ENDED_WINDOW = 200
+"""Ended sessions remembered per tenant."""
+SHARE_WEIGHT = 2.0
+"""Ended sessions that the estimate by shares counts for."""
 BAND_WEIGHT = 4.0
 """Turns of evidence that the tenant's share over all bands counts for in each."""
 PRIOR_WEIGHT = 4.0
@@ -41,8 +49,12 @@ class _Counts:
 
     went_on: list[float] = field(default_factory=lambda: [0.0] * len(BANDS))
     ended: list[float] = field(default_factory=lambda: [0.0] * len(BANDS))
+    lengths: RollingQuantiles = field(default_factory=lambda: RollingQuantiles((ENDED_WINDOW,)))
+    """Turns of the sessions that ended."""
 
     def add(self, turn: int, *, went_on: bool) -> None:
+        if not went_on:
+            self.lengths.add(turn)
         band = bisect_right(BANDS, turn) - 1
         (self.went_on if went_on else self.ended)[band] += 1.0
         if self.went_on[band] + self.ended[band] > FORGET_AT:
@@ -51,6 +63,11 @@ class _Counts:
 
     def expected_further(self, turn: int) -> float:
         """Mean number of turns after this one."""
+        reached, further = self.lengths.excess(0, turn)
+        by_shares = self._by_shares(turn)
+        return (further + SHARE_WEIGHT * by_shares) / (reached + SHARE_WEIGHT)
+
+    def _by_shares(self, turn: int) -> float:
         on, over = sum(self.went_on), sum(self.ended)
         overall = (on + PRIOR_WEIGHT * PRIOR_SHARE) / (on + over + PRIOR_WEIGHT)
         band = bisect_right(BANDS, turn) - 1

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import importlib
 import math
+from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,6 +38,11 @@ MOST_STEP = 0.5
 """Bound on one observation's error in log ratio, once the first few have set the level."""
 PRIOR_OBSERVATIONS = 2.0
 MOST_MODELS = 1_000
+
+MOST_CHARACTERS = 4_096
+"""Tokenized of one prompt: a few milliseconds, in which the router does nothing else. Of a longer one,
+patched together from many, the count is then 2 to 5 % off in the median."""
+PIECES = 8
 
 
 class TokenCounter(Protocol):
@@ -97,14 +105,14 @@ class CalibratedCounter:
 class TokenizerCounter:
     """Counts with a real tokenizer, read from a `tokenizer.json`. Learns nothing.
 
-    Of a very long prompt only the first `most_characters` are tokenized; the rest is taken to be
-    like them, so that no prompt holds up the others.
+    Of a prompt of more than `most_characters` only `PIECES` evenly spread pieces are tokenized, and the
+    rest is taken to be like them, so that no prompt holds up the others.
 
     Raises:
         ConfigError: the `tokenizers` package is not installed, or the file is not a tokenizer.
     """
 
-    def __init__(self, path: str | Path, *, most_characters: int = 100_000) -> None:
+    def __init__(self, path: str | Path, *, most_characters: int = MOST_CHARACTERS) -> None:
         try:
             tokenizers = importlib.import_module("tokenizers")
         except ImportError:
@@ -121,15 +129,35 @@ class TokenizerCounter:
 
     def count(self, model: str, text: TextFeatures) -> int:  # noqa: ARG002
         """Tokens of the text, plus what the chat template adds."""
-        prompt = "\n".join(text.pieces)
-        head = prompt[: self._most_characters].encode("utf-8", "replace").decode()
-        tokens = float(len(self._tokenizer.encode(head, add_special_tokens=False).ids))
-        if len(prompt) > len(head):
-            tokens *= len(prompt) / len(head)
+        characters = sum(map(len, text.pieces)) + max(len(text.pieces) - 1, 0)
+        if characters <= self._most_characters:
+            tokens = float(self._tokens("\n".join(text.pieces)))
+        else:
+            samples = list(_samples(text.pieces, self._most_characters))
+            tokens = sum(map(self._tokens, samples)) * characters / sum(map(len, samples))
         return max(round(tokens + _fixed_tokens(text)), 1)
+
+    def _tokens(self, text: str) -> int:
+        sound = text.encode("utf-8", "replace").decode()
+        return len(self._tokenizer.encode(sound, add_special_tokens=False).ids)
 
     def learn(self, model: str, text: TextFeatures, prompt_tokens: int) -> None:
         """Nothing to learn."""
+
+
+def _samples(texts: Sequence[str], most_characters: int) -> Iterator[str]:
+    """Evenly spread pieces of the texts, laid end to end, `most_characters` together."""
+    ends = list(accumulate(map(len, texts)))
+    length = most_characters // PIECES
+    for piece in range(PIECES):
+        start = piece * (ends[-1] - length) // (PIECES - 1)
+        place, left = bisect_right(ends, start), length
+        while left > 0:
+            within = max(start - (ends[place] - len(texts[place])), 0)
+            part = texts[place][within : within + left]
+            yield part
+            left -= len(part)
+            place += 1
 
 
 def _fixed_tokens(text: TextFeatures) -> int:

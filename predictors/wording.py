@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from zlib import crc32
 
 BUCKETS = 2**14
-STEP = 0.1
+STEP = 0.05
 LEAST_WEIGHT = 0.01
 """Of a new answer in the mean: about the last hundred count."""
 MOST_ERROR = 1.0

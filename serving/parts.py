@@ -14,8 +14,8 @@ from typing import Any
 
 from steersman.env.profiles import load_profile, with_limits
 from steersman.predictors import ledger as L
+from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
-from steersman.predictors.text import BLOCK_TOKENS
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
 from steersman.predictors.wording import Wording
 from steersman.serving.config import BackendSettings, RouterSettings

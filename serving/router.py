@@ -67,6 +67,8 @@ class Prepared:
     """REQUEST_FEATURES."""
     output_p50: float
     output_p90: float
+    output_rank: float
+    """To order by: see `predictors/length.py`."""
     excluded: NDArray[np.bool_]
     """(n,): replicas that have been tried."""
     spent_s: float
@@ -130,7 +132,7 @@ class Router:
         start = perf_counter()
         known = length_features(request, self._past.begin(request))
         predicted = self._deciders.length.predict(known[None])
-        output_p50, output_p90 = float(predicted[0, 0]), float(predicted[0, 1])
+        output_p50, output_p90, output_rank = predicted[0].tolist()
         # Of the whole pool, healthy or not; the client's own objectives come first.
         ttft_slo_s, tpot_slo_s = slo_s(self._fleet.state[pool.rows], float(request.input_tokens))
         features = request_features(
@@ -142,7 +144,7 @@ class Router:
         )
         excluded = np.zeros(len(pool.rows), dtype=np.bool_)
         spent_s = perf_counter() - start
-        return Prepared(request, pool, features, output_p50, output_p90, excluded, spent_s)
+        return Prepared(request, pool, features, output_p50, output_p90, output_rank, excluded, spent_s)
 
     def choose(self, prepared: Prepared) -> Route | None:
         """Choose a replica that has not been tried; None if there is none."""

@@ -139,7 +139,10 @@ class OutcomeRecord:
     def request(self, arrival_s: float) -> Request:
         """The request again, as part of a trace; its parent and think time are the reader's business."""
         shared = {name: getattr(self, name) for name in _REQUEST_FIELDS if name != "arrival_s"}
-        ended = {"output_tokens": self.output_tokens, "called_tool": self.called_tool}
+        ended: dict[str, Any] = {
+            "output_tokens": self.output_tokens,
+            "called_tool": self.called_tool,
+        }
         return Request(arrival_s=arrival_s, **ended, **shared)
 
     def to_json(self) -> bytes:

@@ -179,7 +179,7 @@ def course(scenario: Scenario, load: float, seed: int, protocol: Protocol, sourc
     end_s = protocol.warmup_s + window_s
     trace = make_trace(scenario, seed, duration_s=end_s, load=load, split=protocol.split, source=source)
     features = trace_length_features(trace)
-    quantiles = protocol.length.predict(features)
+    quantiles = protocol.length.predict(features)[:, :2]
     return Course(scenario, Cell(scenario.name, load), seed, trace, quantiles, features, end_s)
 
 

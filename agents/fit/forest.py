@@ -24,9 +24,10 @@ IR_VERSION = 8
 """Old enough for every onnxruntime that Steersman supports."""
 
 
-def forest_node(forests: Sequence[lgb.Booster], source: str, target: str) -> onnx.NodeProto:
+def forest_node(forests: Sequence[lgb.Booster | None], source: str, target: str) -> onnx.NodeProto:
     """One node that answers (rows, len(forests)) from `source` (rows, features), float32.
 
+    None instead of a forest: that target is 0.
     Numerical splits only; features are never NaN, so missing-value directions do not matter.
     """
     nodes: dict[str, list[Any]] = {
@@ -44,6 +45,8 @@ def forest_node(forests: Sequence[lgb.Booster], source: str, target: str) -> onn
     leaves: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", "ids", "weights")}
     tree = 0
     for output, forest in enumerate(forests):
+        if forest is None:
+            continue
         for info in forest.dump_model()["tree_info"]:
             _add_tree(info["tree_structure"], tree, output, nodes, leaves)
             tree += 1

@@ -26,7 +26,8 @@ from steersman.env.emulator.protocol import (
     parse_body,
 )
 from steersman.env.emulator.token_stream import Ending, TokenStream
-from steersman.predictors.text import BLOCK_TOKENS, text_features
+from steersman.predictors.blocks import BLOCK_TOKENS
+from steersman.predictors.text import text_features
 from steersman.traces.headers import EMULATED_INPUT_TOKENS, EMULATED_OUTPUT_TOKENS
 
 _INPUT = EMULATED_INPUT_TOKENS.encode()

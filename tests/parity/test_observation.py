@@ -58,8 +58,8 @@ class Scripted:
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         assert features.shape == (1, len(LENGTH_FEATURES))
-        row: NDArray[np.float64] = self._quantiles[self.row : self.row + 1]
-        return row
+        p50, p90 = self._quantiles[self.row]
+        return np.array([[p50, p90, np.log(p50)]])
 
     def policy(self, model: str) -> Policy:
         return self._policy

@@ -13,16 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steersman.predictors.blocks import BLOCK_BYTES, BLOCK_TOKENS, MOST_BLOCKS, block_hashes
 from steersman.predictors.features import LENGTH_FEATURES, length_features
 from steersman.predictors.past import Past
-from steersman.predictors.text import (
-    BLOCK_BYTES,
-    BLOCK_TOKENS,
-    MOST_BLOCKS,
-    TextFeatures,
-    block_hashes,
-    text_features,
-)
+from steersman.predictors.text import TextFeatures, text_features
 from steersman.traces.schema import Priority, QuestionType, ToolChoice
 
 JSON = st.recursive(
@@ -177,9 +171,7 @@ def test_hashes_do_not_depend_on_how_the_prompt_is_cut(data: bytes, cuts: list[i
 
 
 def test_hashes_are_the_same_in_every_process() -> None:
-    program = (
-        "from steersman.predictors.text import block_hashes; print(block_hashes('m', iter([b'x' * 64])))"
-    )
+    program = "from steersman.predictors import blocks; print(blocks.block_hashes('m', [b'x' * 64]))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(block_hashes("m", iter([b"x" * 64])))
 

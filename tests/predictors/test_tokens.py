@@ -88,6 +88,18 @@ def test_a_real_tokenizer_counts_exactly(tmp_path: Path) -> None:
     counter.learn("m", long, 5)
 
 
+def test_pieces_of_a_long_prompt_stand_for_all_of_it(tmp_path: Path) -> None:
+    """Half of it is one word a character, half of it is long words: the head alone would mislead."""
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    counter = TokenizerCounter(tmp_path / "tokenizer.json", most_characters=2_000)
+    mixed = TextFeatures(pieces=("a " * 20_000, *["abcdefghi "] * 4_000))
+    assert counter.count("m", mixed) == pytest.approx(24_000, rel=0.1)
+    many = TextFeatures(pieces=("abcd",) * 50_000)
+    assert counter.count("m", many) > 0
+
+
 def test_a_missing_package_or_file_is_one_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

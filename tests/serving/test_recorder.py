@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.ledger import STATE_WIDTH
+from steersman.predictors.wording import word_buckets
 from steersman.traces.outcome_log import OutcomeRecord, read_outcomes, segments
 from steersman.traces.readers import load_trace
 from steersman.traces.schema import Priority, Status
@@ -165,3 +167,29 @@ async def test_secrets_are_never_logged(
         assert "sk-backend-secret" not in text
         assert "sk-client-secret" not in text
         assert SECRET_TEXT not in text
+
+
+async def test_answers_teach_what_words_sessions_and_tools_promise(tmp_path: Path) -> None:
+    called = completion().replace(b'"choices"', b'"x":{"finish_reason":"tool_calls"},"choices"')
+    log = {"directory": str(tmp_path)}
+    async with rig(whole(called), outcome_log=log, retries={"attempts": 1}) as (router, fleet):
+        asked = chat("Explain the tides", tools=[{"type": "function"}])
+        for _ in range(3):
+            await router.post(asked, headers={"x-session-id": "s-1"})
+        fleet[0].answer = whole(
+            completion().replace(b'"completion_tokens":3', b'"completion_tokens":90')
+        )
+        for _ in range(2):
+            await router.post(chat("Write an essay"))
+        parts = router.parts
+    records = read(tmp_path)
+    assert [record.called_tool for record in records] == [True, True, True, False, False]
+    assert records[0].wording == 0.0
+    assert records[-1].wording > 0.0
+    assert records[0].question_bytes == len("Explain the tides")
+    past = dict(zip(LENGTH_FEATURES, records[2].request_features.tolist(), strict=False))
+    assert past["session_turn"] == 3
+    assert past["session_output_tokens"] == 3
+    assert past["tenant_output_p50"] == 3
+    assert past["tool_call_likelihood"] == pytest.approx(4 / 6)
+    assert parts.wording.score(word_buckets(["essay"])) > 0.0

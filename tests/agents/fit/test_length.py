@@ -8,10 +8,12 @@ from pathlib import Path
 
 import lightgbm as lgb
 import numpy as np
+import onnx
 import pytest
 
 from steersman.agents.fit.fitted import FittedModel
-from steersman.agents.fit.length import NAMES, fit_length, pinball
+from steersman.agents.fit.length import fit_length
+from steersman.agents.fit.length_forests import pinball
 from steersman.predictors.bulk import output_quantiles, trace_length_features
 from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.length import LengthModel
@@ -40,10 +42,15 @@ def test_it_beats_the_causal_baselines_on_a_real_trace(fitted: FittedModel) -> N
 def test_the_served_graph_answers_as_lightgbm_does(azure: Trace, fitted: FittedModel) -> None:
     rows = trace_length_features(azure)
     raw = LengthModel.from_bytes(fitted.onnx).model.run({"features": rows})[0]
-    for i, name in enumerate(NAMES):
+    assert sorted(fitted.text) == ["p50", "p90", "rank"]
+    for i, name in enumerate(("p50", "p90")):
         forest = lgb.Booster(model_str=fitted.text[name])
-        shift = raw[:, i] - np.asarray(forest.predict(rows))
+        blend = rows[:, LENGTH_FEATURES.index(f"tenant_blend_{name}")]
+        known = blend > 0
+        shift = raw[known, i] - blend[known] - np.asarray(forest.predict(rows[known]))
         assert np.ptp(shift) < 1e-2
+    rank = lgb.Booster(model_str=fitted.text["rank"])
+    assert np.allclose(raw[:, 2], np.asarray(rank.predict(rows)), atol=1e-4)
 
 
 def test_metadata_names_the_features_and_their_range(azure: Trace, fitted: FittedModel) -> None:
@@ -73,6 +80,53 @@ def test_it_learns_from_tenants_and_limits() -> None:
     assert fitted.metrics["pinball_ratio_constant"] < 0.2
     predicted = output_quantiles(trace, LengthModel.from_bytes(fitted.onnx))
     assert pinball(outputs.astype(float), predicted[:, 0], 0.5) < 15
+
+
+def test_where_requests_say_nothing_it_stays_with_the_tenants_quantiles() -> None:
+    """And its graph has no tree at all."""
+    rng = np.random.default_rng(1)
+    requests = [
+        Request(f"r{i}", 0.5 * i, int(rng.integers(10, 3000)), output_tokens=int(rng.integers(1, 400)))
+        for i in range(3_000)
+    ]
+    trace = Trace.from_requests("noise", requests)
+    fitted = fit_length(trace, seed=0)
+    assert fitted.text == {}
+    assert fitted.metrics["pinball_ratio_rolling"] < 1.01
+    rows = trace_length_features(trace)
+    answers = LengthModel.from_bytes(fitted.onnx).predict(rows)
+    blend = rows[:, LENGTH_FEATURES.index("tenant_blend_p50")]
+    assert np.abs(answers[blend > 0, 0] - blend[blend > 0]).max() < 10
+    assert np.allclose(answers[:, 2], np.log(answers[:, 0]), atol=1e-4)
+
+
+def test_the_rank_orders_answers(fitted: FittedModel) -> None:
+    assert fitted.metrics["kendall_tau"] > 0.4
+
+
+def test_an_hour_is_read_only_where_the_day_is_known() -> None:
+    """Answers depend on nothing but the hour."""
+
+    def columns_read(hours: float) -> set[int]:
+        rng = np.random.default_rng(2)
+        at = np.sort(rng.uniform(0.0, hours, 3_000))
+        outputs = np.where(at % 6.0 < 3.0, 20, 600) + rng.integers(0, 10, 3_000)
+        requests = [
+            Request(f"r{i}", 3600.0 * at[i], 10, output_tokens=int(outputs[i]), hour_of_day=at[i] % 24.0)
+            for i in range(3_000)
+        ]
+        fitted = fit_length(Trace.from_requests("daily", requests), seed=0)
+        return {
+            column
+            for node in onnx.load_from_string(fitted.onnx).graph.node
+            for attribute in node.attribute
+            if attribute.name == "nodes_featureids"
+            for column in attribute.ints
+        }
+
+    hour = {LENGTH_FEATURES.index("hour_sin"), LENGTH_FEATURES.index("hour_cos")}
+    assert hour & columns_read(96.0)
+    assert not hour & columns_read(12.0)
 
 
 def test_progress_is_told_from_start_to_end(azure: Trace) -> None:
