@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from steersman.agents.evaluate.run import Protocol, evaluate, policy_factory, run_count
 from steersman.agents.evaluate.spaces import Value, options_at, place_of, published, space_of
 from steersman.agents.evaluate.table import EvaluationTable
+from steersman.env.scenario import saturation_of
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
@@ -102,7 +103,7 @@ def tune(
     space, start = space_of(policy), published(policy)
     task = {
         "policy": policy,
-        "scenarios": [scenario.name for scenario in scenarios],
+        "scenarios": [(one.name, saturation_of(one, protocol.split)) for one in scenarios],
         "protocol": [protocol.loads, protocol.seeds, protocol.requests, protocol.split],
     }
     judge = _Judge(policy, scenarios, protocol, Notebook(notebook, _text(task)), on_progress)
