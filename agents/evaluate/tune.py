@@ -54,10 +54,14 @@ class Notebook:
     def __post_init__(self) -> None:
         if self.path is None or not self.path.exists():
             return
-        for line in self.path.read_bytes().splitlines():
+        data = self.path.read_bytes()
+        if data and not data.endswith(b"\n"):  # cut short when a run was killed
+            with self.path.open("ab") as file:
+                file.write(b"\n")
+        for line in data.splitlines():
             try:
                 entry = orjson.loads(line)
-            except orjson.JSONDecodeError:  # the last line of a run that was killed
+            except orjson.JSONDecodeError:
                 continue
             if entry["task"] == self.key:
                 self.scores[entry["options"]] = entry["score"]

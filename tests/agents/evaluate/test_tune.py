@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steersman.agents.evaluate import tune as module
 from steersman.agents.evaluate.constants import load_tuned, save_tuned
 from steersman.agents.evaluate.contestants import contestants
+from steersman.agents.evaluate.run import evaluate
 from steersman.agents.evaluate.spaces import SPACES, options_at, place_of, published, space_of
 from steersman.agents.evaluate.tune import POPULATION, TUNING, Tuned, tune
 from steersman.agents.policies import POLICY_NAMES, make_policy
@@ -18,6 +18,7 @@ from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
+EVALUATE = "steersman.agents.evaluate.tune.evaluate"
 SHORT = replace(TUNING, loads=(0.8,), requests=60, warmup_s=4.0, tail_s=0.0)
 
 
@@ -70,15 +71,14 @@ def test_an_interrupted_search_goes_on_where_it_was(
     book = tmp_path / "scores.jsonl"
     whole = tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30)
     played: list[int] = []
-    real = module.evaluate
 
     def counted(policies: dict[str, object], *rest: object, **more: object) -> object:
         if len(played) == 2:
             raise KeyboardInterrupt
         played.append(len(policies))
-        return real(policies, *rest, **more)  # type: ignore[arg-type]
+        return evaluate(policies, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "evaluate", counted)
+    monkeypatch.setattr(EVALUATE, counted)
     with pytest.raises(KeyboardInterrupt):
         tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30, notebook=book)
     with book.open("a") as file:
@@ -89,7 +89,7 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert resumed == whole
     assert before >= POPULATION
     assert sum(played) <= 30 - before
-    monkeypatch.setattr(module, "evaluate", None)
+    monkeypatch.setattr(EVALUATE, None)
     assert tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30, notebook=book) == whole
 
 
@@ -111,7 +111,6 @@ def test_a_tuned_contestant_has_the_constants_of_the_scenario(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from steersman.agents.evaluate import contestants as by_name
-    from steersman.agents.evaluate.run import evaluate
 
     options: dict[str, float | int | str] = {"sticky_match": 0.5}
     for where in ("tiny", "all"):
