@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
 from steersman.traces.trace import Trace
 
+SHARING = 1.5
+"""By how much a batch may exceed what fits if no two prompts shared a block."""
 BACKLOG = 16
 """Requests that wait at a replica on average, beyond a full batch."""
 ROUNDS = 9
@@ -29,9 +32,9 @@ def measure_saturation(
 ) -> float:
     """Completed requests per second in steady state with a constant backlog (EVALUATION, "Cells").
 
-    The number of requests in flight is held at full batches plus a backlog: whenever one ends the next
-    arrives, and is dispatched by marginal cost (default constants). Nothing befalls the replicas, and
-    those on standby stay there.
+    The number of requests in flight is held at full batches (of what slots and KV memory hold) plus a
+    backlog: whenever one ends the next arrives, and is dispatched by marginal cost (default constants).
+    Nothing befalls the replicas, and those on standby stay there.
 
     Args:
         split: whose requests.
@@ -42,13 +45,14 @@ def measure_saturation(
         ValueError: too few requests to get past the warm-up.
     """
     serving = [spec for spec in scenario.replicas if not spec.standby]
-    in_flight = sum(spec.profile.max_num_seqs + BACKLOG for spec in serving)
+    source = load_source(scenario, split)
+    estimate = SaturationEstimate(source)
+    in_flight = sum(_held(estimate, spec.profile) + BACKLOG for spec in serving)
     count = max(ROUNDS * in_flight, FEWEST_REQUESTS) if requests is None else requests
     if count < 3 * in_flight:
         raise ValueError(f"requests = {count} must be at least {3 * in_flight}, thrice those in flight")
-    source = load_source(scenario, split)
     # Sessions interleave as they would at saturation: that decides what a prefix cache can hold.
-    rate_rps = max(source.rate_rps, SaturationEstimate(source).of(scenario.replicas))
+    rate_rps = max(source.rate_rps, estimate.of(scenario.replicas))
     trace = _closed_loop(source, rate_rps, in_flight, count, seed)
     cluster = Cluster(
         scenario.replicas,
@@ -67,6 +71,12 @@ def measure_saturation(
     ends_s = np.sort((outcomes.arrival_s + outcomes.e2e_s)[outcomes.ok])
     first, last = round(WARM_UP * count), len(ends_s) - in_flight
     return float((last - first) / (ends_s[last - 1] - ends_s[first - 1]))
+
+
+def _held(estimate: SaturationEstimate, profile: HardwareProfile) -> int:
+    """Requests that a replica surely cannot exceed in a batch. More in flight would only wait longer,
+    and find their prefixes evicted."""
+    return min(profile.max_num_seqs, math.ceil(SHARING * estimate.batch(profile)))
 
 
 def with_traffic(scenario: Scenario, trace: str | None = None, split: Split = "all") -> Scenario:
@@ -123,10 +133,14 @@ class SaturationEstimate:
         there = [spec for spec in replicas if not spec.standby]
         return self._factor * sum(self._one(spec.profile) / spec.slowdown for spec in there)
 
+    def batch(self, profile: HardwareProfile) -> float:
+        """Requests that run at once in a full replica, by its slots and its KV memory."""
+        context = self._prompt + 0.5 * self._output
+        return min(float(profile.max_num_seqs), max(profile.kv_capacity_tokens / context, 1.0))
+
     def _one(self, profile: HardwareProfile) -> float:
         context = self._prompt + 0.5 * self._output
-        batch = min(float(profile.max_num_seqs), max(profile.kv_capacity_tokens / context, 1.0))
-        batch /= profile.pipeline_parallel  # of each of the batches in flight
+        batch = self.batch(profile) / profile.pipeline_parallel  # of each of the batches in flight
         iteration_s = (
             profile.host_overhead_s
             + profile.decode_base_s

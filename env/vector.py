@@ -11,6 +11,7 @@ from steersman.env import layout as at
 from steersman.env import lockstep
 from steersman.env.cluster import Cluster
 from steersman.env.observation import observe
+from steersman.env.unfinished import unfinished_costs
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_FEATURES
 from steersman.traces.schema import Observation
@@ -71,6 +72,13 @@ class ClusterBatch:
         """(B,): see `Cluster.cost_accrued`."""
         total = np.empty(len(self))
         lockstep.costs(self._memories, total)
+        return total
+
+    @property
+    def cost_foreseen(self) -> NDArray[np.float64]:
+        """(B,): what has accrued, and what the work in flight will still cost (`unfinished.py`)."""
+        total = self.cost_accrued
+        unfinished_costs(self._memories, total)
         return total
 
     def replace(self, index: int, cluster: Cluster) -> None:

@@ -3,43 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from steersman.agents.evaluate.run import PolicyFactory, policy_factory
+from steersman.agents.evaluate.constants import ALL, load_tuned
+from steersman.agents.evaluate.references import Reference
+from steersman.agents.evaluate.run import Contestant, PerScenario, PolicyFactory, policy_factory
 from steersman.agents.guard import Clock, Guard, GuardSettings
 from steersman.agents.learned.served import LearnedPolicy
 from steersman.agents.policy import Policy
 from steersman.predictors.bundle import Bundle, load_bundle
-from steersman.predictors.latency import LatencyModel
+from steersman.predictors.latency import LatencyModel, LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.traces.errors import ConfigError
 
 LEARNED = "learned"
+_TUNED = ":tuned"
+_ONCE = ":tuned-once"
 
 
 def contestants(
     names: Sequence[str], bundle: Bundle | None = None, guard: GuardSettings | None = None
-) -> dict[str, PolicyFactory]:
+) -> dict[str, Contestant]:
     """Factories in the order of the names; `learned` is the bundle's policy, always guarded.
+
+    The names of the references (`clairvoyant-lengths`, `clairvoyant-lookahead`) are known too, and
+    `NAME:tuned` and `NAME:tuned-once` are a policy with the constants found for each scenario, or for
+    all together (`configs/policies/tuned/`).
 
     Raises:
         ConfigError: an unknown name, a name twice, or `learned` without a bundle.
         ArtifactError: the bundle's policy cannot be served.
     """
-    factories: dict[str, PolicyFactory] = {}
+    factories: dict[str, Contestant] = {}
     latency = None if bundle is None else LatencyModel.from_bundle(bundle)
     for name in names:
         if name in factories:
             raise ConfigError(f"policy '{name}' is named twice; name each once")
-        if name != LEARNED:
+        if name in {reference.value for reference in Reference}:
+            factories[name] = Reference(name)
+        elif name.endswith(_TUNED):
+            policy = name.removesuffix(_TUNED)
+            factories[name] = PerScenario(partial(_tuned, policy, latency))
+        elif name.endswith(_ONCE):
+            factories[name] = _tuned(name.removesuffix(_ONCE), latency, ALL)
+        elif name != LEARNED:
             factories[name] = policy_factory(name, latency=latency)
         elif bundle is None:
             raise ConfigError("policy 'learned' needs a model; give the bundle's directory (--bundle)")
         else:
             factories[name] = guarded_factory(bundle, guard or GuardSettings())
     return factories
+
+
+def _tuned(policy: str, latency: LatencyPredictor | None, scenario: str) -> PolicyFactory:
+    return policy_factory(policy, load_tuned(policy, scenario).options, latency)
 
 
 def guarded_factory(bundle: Bundle, guard: GuardSettings) -> PolicyFactory:

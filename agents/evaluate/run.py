@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.evaluate.figures import summarise
+from steersman.agents.evaluate.references import Reference, look_ahead
 from steersman.agents.evaluate.table import Cell, EvaluationTable, Run
 from steersman.agents.guard import Clock, Guard
 from steersman.agents.policies import make_policy
@@ -26,7 +27,20 @@ from steersman.traces.trace import Trace
 PolicyFactory = Callable[[int, Clock], Policy]
 """Makes a fresh policy from a seed and the clock of the simulation."""
 
+
+@dataclass(frozen=True)
+class PerScenario:
+    """Other constants in every scenario, as a baseline tuned for each has."""
+
+    of: Callable[[str], PolicyFactory]
+    """The factory for a scenario's name; a ConfigError if there is none."""
+
+
+Contestant = PolicyFactory | Reference | PerScenario
+
 STANDARD_LOADS = (0.6, 0.8, 0.95)
+LEAD_S = 3.0
+"""For so long before the measured window the lookahead decides too, to count in a state of its own."""
 _REPORTS = 50
 """Calls of `on_progress` per cell, about."""
 
@@ -44,6 +58,8 @@ class Protocol:
     """Length of the measured window, at least."""
     warmup_s: float = 120.0
     """Before the measured window; not counted."""
+    tail_s: float = 0.0
+    """Arrivals that go on after the window, not counted: a short window would end too quietly."""
     drain_s: float = 600.0
     """For what is in flight when arrivals stop; the rest is unfinished."""
     split: Split = "evaluation"
@@ -72,7 +88,7 @@ def policy_factory(
 
 
 def evaluate(
-    policies: Mapping[str, PolicyFactory],
+    policies: Mapping[str, Contestant],
     scenarios: Sequence[Scenario],
     protocol: Protocol | None = None,
     *,
@@ -84,7 +100,7 @@ def evaluate(
     clusters with the same seed: common random numbers.
 
     Args:
-        policies: factories by the name that the table gives them.
+        policies: factories, or references, by the name that the table gives them.
         scenarios: with their saturation measured.
         on_progress: called now and then with the number of runs done since the last call, fractions
             included; they add up to `run_count`.
@@ -98,14 +114,23 @@ def evaluate(
     runs: list[Run] = []
     for scenario in scenarios:
         source = load_source(scenario, protocol.split)
+        here = {
+            name: one.of(scenario.name) if isinstance(one, PerScenario) else one
+            for name, one in policies.items()
+        }
         for load in protocol.loads:
             courses = [course(scenario, load, seed, protocol, source) for seed in protocol.seeds]
             places = [
-                _Place(name, factory, course) for course in courses for name, factory in policies.items()
+                _Place(name, contestant, course)
+                for course in courses
+                for name, contestant in here.items()
             ]
-            _play(places, on_progress or _ignore)
+            _play(places, protocol.warmup_s, on_progress or _ignore)
             runs += [place.finish(protocol) for place in places]
     return EvaluationTable(tuple(runs))
+
+
+_MARGINAL = policy_factory("marginal-cost")
 
 
 def run_count(policies: int, scenarios: int, protocol: Protocol) -> int:
@@ -126,12 +151,13 @@ class Course:
     end_s: float
     """Of the measured window."""
 
-    def cluster(self) -> Cluster:
-        """A fresh cluster at the start of the course."""
+    def cluster(self, *, true_lengths: bool = False) -> Cluster:
+        """A fresh cluster at the start of the course, with predicted or with true output lengths."""
+        truth = np.repeat(np.maximum(self.trace.output_tokens, 1)[:, None], 2, axis=1)
         return Cluster(
             self.scenario.replicas,
             self.trace,
-            output_quantiles=self.quantiles,
+            output_quantiles=truth if true_lengths else self.quantiles,
             length_features=self.features,
             staleness=self.scenario.staleness,
             prefix_cache=self.scenario.prefix_cache,
@@ -143,12 +169,18 @@ class Course:
 class _Place:
     """One policy on one cluster."""
 
-    def __init__(self, name: str, factory: PolicyFactory, course: Course) -> None:
+    def __init__(self, name: str, contestant: PolicyFactory | Reference, course: Course) -> None:
         self._name = name
         self._course = course
         self.replicas = len(course.scenario.replicas)
-        self.cluster = course.cluster()
+        self._looks_ahead = contestant is Reference.LOOKAHEAD
+        self.cluster = course.cluster(true_lengths=contestant is Reference.LENGTHS)
+        factory = _MARGINAL if isinstance(contestant, Reference) else contestant
         self.policy = factory(course.seed, lambda: self.cluster.now_s)
+
+    def asks_truth(self, start_s: float) -> bool:
+        """Whether the pending request is to be decided by looking ahead: only those that matter."""
+        return self._looks_ahead and start_s - LEAD_S <= self.cluster.now_s < self._course.end_s
 
     def finish(self, protocol: Protocol) -> Run:
         """Drain, and sum up."""
@@ -177,13 +209,16 @@ def course(scenario: Scenario, load: float, seed: int, protocol: Protocol, sourc
     rate_rps = load * saturation_of(scenario, protocol.split)
     window_s = max(protocol.window_s, protocol.requests / rate_rps)
     end_s = protocol.warmup_s + window_s
-    trace = make_trace(scenario, seed, duration_s=end_s, load=load, split=protocol.split, source=source)
+    duration_s = end_s + protocol.tail_s
+    trace = make_trace(
+        scenario, seed, duration_s=duration_s, load=load, split=protocol.split, source=source
+    )
     features = trace_length_features(trace)
     quantiles = protocol.length.predict(features)[:, :2]
     return Course(scenario, Cell(scenario.name, load), seed, trace, quantiles, features, end_s)
 
 
-def _play(places: Sequence[_Place], on_progress: Callable[[float], None]) -> None:
+def _play(places: Sequence[_Place], start_s: float, on_progress: Callable[[float], None]) -> None:
     """All arrivals of one cell, in lockstep: one observation for all clusters is far cheaper."""
     batch = ClusterBatch([place.cluster for place in places])
     total = sum(len(place.cluster.trace) for place in places)
@@ -194,10 +229,13 @@ def _play(places: Sequence[_Place], on_progress: Callable[[float], None]) -> Non
         if not asked.any():
             break
         seen = batch.observe()
+        truthful = []
         for i in np.flatnonzero(asked).tolist():
-            n = places[i].replicas
-            own = seen.single(i, n)
-            choices[i] = places[i].policy.decide(own).choice
+            choices[i] = places[i].policy.decide(seen.single(i, places[i].replicas)).choice
+            if places[i].asks_truth(start_s):
+                truthful.append(i)
+        if truthful:
+            choices[truthful] = look_ahead([places[i].cluster for i in truthful])
         batch.dispatch(choices, seen)
         waiting += int(asked.sum())
         if waiting * _REPORTS > total:

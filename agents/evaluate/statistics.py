@@ -32,7 +32,7 @@ class Ratio:
 
 
 def paired_ratio(
-    cells: Mapping[object, tuple[Float64, Float64]], *, seed: int = 0, resamples: int = RESAMPLES
+    cells: Mapping[CellT, tuple[Float64, Float64]], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Ratio:
     """exp(mean over cells and seeds of log(a / b)), and its paired bootstrap interval.
 

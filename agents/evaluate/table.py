@@ -76,7 +76,7 @@ class EvaluationTable:
         Raises:
             ConfigError: one of the two was not run.
         """
-        return paired_ratio(dict(self._pairs(policy, baseline, figure, cells)))
+        return paired_ratio(self._pairs(policy, baseline, figure, cells))
 
     def not_worse(
         self, policy: str, baseline: str, *, figure: str = "j", margin: float = MARGIN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -209,6 +210,78 @@ def saturation(
     for name, by_split in found.items():
         figures = ", ".join(f"{split} {rps:.1f}" for split, rps in by_split.items())
         console.print(f"{name}: {figures} requests/s", highlight=False)
+
+
+@app.command()
+def tune(
+    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")],
+    scenario: Annotated[
+        str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
+    ] = DEFAULT_SCENARIOS,
+    once: Annotated[
+        bool, typer.Option("--once", help="One set of constants for all scenarios together.")
+    ] = False,
+    evaluations: Annotated[int, typer.Option(min=10, help="Sets of constants tried.")] = 200,
+    requests: Annotated[int, typer.Option(min=1, help="Counted requests of an episode.")] = 1500,
+    loads: Annotated[
+        str, typer.Option(help="Shares of saturation, separated by commas.")
+    ] = "0.6,0.8,0.95",
+    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for the constants; default: configs/policies/tuned.")
+    ] = None,
+    notebook: Annotated[
+        Path | None, typer.Option(help="File that keeps scores, so that the command can go on later.")
+    ] = None,
+    commit: Annotated[str, typer.Option(help="Written into the files.")] = "",
+) -> None:
+    """Find the best constants of a policy on the tuning part of each scenario's traffic.
+
+    `NAME:tuned` and, with --once, `NAME:tuned-once` then stand for it in `evaluate routing`.
+    """
+    from dataclasses import replace
+
+    from steersman.agents.evaluate.constants import ALL, FOLDER, save_tuned
+    from steersman.agents.evaluate.run import run_count
+    from steersman.agents.evaluate.tune import TUNING
+    from steersman.agents.evaluate.tune import tune as search
+    from steersman.cli.choices import measured, names, positive_loads
+    from steersman.cli.common import console, progress
+    from steersman.env.scenario import load_scenario
+
+    protocol = replace(TUNING, requests=requests, loads=positive_loads("--loads", loads))
+    described = [measured(load_scenario(name), None, "tune") for name in names("--scenario", scenario)]
+    tasks = {ALL: described} if once else {one.name: [one] for one in described}
+    wanted = names("--policy", policy)
+    with progress() as bar:
+        for name in wanted:
+            for where, scenarios in tasks.items():
+                total = evaluations * run_count(1, len(scenarios), protocol)
+                row = bar.add_task(f"{name}, {where}", total=total, note="runs")
+                found = search(
+                    name,
+                    scenarios,
+                    protocol=protocol,
+                    evaluations=evaluations,
+                    seed=seed,
+                    notebook=notebook,
+                    on_progress=partial(bar.advance, row),
+                )
+                bar.update(row, completed=total)
+                about = {
+                    "scenarios": [one.name for one in scenarios],
+                    "requests": requests,
+                    "loads": list(protocol.loads),
+                    "seed": seed,
+                    "commit": commit,
+                    "command": f"steersman evaluate tune --policy {name} --scenario "
+                    f"{','.join(one.name for one in scenarios)}{' --once' if once else ''} "
+                    f"--evaluations {evaluations} --requests {requests} --loads {loads} --seed {seed}",
+                }
+                path = save_tuned(found, where, about, out or FOLDER)
+                console.print(
+                    f"{name}, {where}: J {found.score:.3f} of published, {path}", highlight=False
+                )
 
 
 def _ratio_rows(table: EvaluationTable, judged: str, rivals: list[str]) -> list[dict[str, object]]:

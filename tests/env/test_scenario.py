@@ -8,7 +8,15 @@ import pytest
 
 from steersman.env.profiles import load_profile
 from steersman.env.saturation import SaturationEstimate, measure_saturation, with_traffic
-from steersman.env.scenario import load_scenario, load_source, make_trace, scenario_names, with_classes
+from steersman.env.scenario import (
+    for_split,
+    load_scenario,
+    load_source,
+    make_trace,
+    saturation_of,
+    scenario_names,
+    with_classes,
+)
 from steersman.traces.errors import ConfigError, TraceError
 from steersman.traces.schema import Priority, ReplicaSpec
 from steersman.traces.settings import CONFIG_ROOT
@@ -195,3 +203,45 @@ def test_a_trace_beyond_the_window_is_refused_before_anything_runs() -> None:
     short = replace(spec, profile=replace(spec.profile, model=model))
     with pytest.raises(TraceError, match="exceed the context window of 1000 tokens"):
         load_source(replace(scenario, replicas=(short,)))
+
+
+def test_a_split_has_its_own_saturation_where_it_was_measured() -> None:
+    plain = load_scenario("tiny")
+    assert saturation_of(plain, "tune") == plain.saturation_rps
+    own = replace(plain, split_saturation_rps={"tune": 20.0})
+    assert saturation_of(own, "tune") == for_split(own, "tune").saturation_rps == 20.0
+    assert saturation_of(own, "evaluation") == saturation_of(own) == plain.saturation_rps
+    assert len(make_trace(own, 0, duration_s=60.0, load=0.5, split="tune")) == 600
+    # Another trace has none of these.
+    assert with_traffic(own, "azure-chat", "tune") is own
+
+
+def test_tenants_have_a_day_for_each_purpose() -> None:
+    scenario = load_scenario("tenants")
+    train, tune, evaluation = (load_source(scenario, s) for s in ("train", "tune", "evaluation"))
+    assert len({len(train), len(tune), len(evaluation)}) == 3
+    assert min(len(train.tenants), len(tune.tenants), len(evaluation.tenants)) > 50
+    assert evaluation.input_tokens.mean() > 1.5 * train.input_tokens.mean()
+    hours = np.unique(train.hour_of_day.astype(int))
+    assert hours.tolist() == [0, 4, 8, 12, 16, 20]
+
+
+def test_agents_of_both_kinds_are_in_every_split_with_whole_sessions() -> None:
+    scenario = load_scenario("agents")
+    seen: set[str] = set()
+    for split in ("train", "tune", "evaluation"):
+        part = load_source(scenario, split)
+        assert {part.tenants[code] for code in np.unique(part.tenant)} == {"magagent", "miniswe"}
+        sessions = {part.sessions[code] for code in np.unique(part.session)}
+        assert not sessions & seen
+        seen |= sessions
+    assert len(seen) == 45
+
+
+def test_long_prompts_share_their_beginnings() -> None:
+    source = load_source(load_scenario("long"))
+    assert np.quantile(source.input_tokens, 0.99) > 80_000
+    distinct = len(np.unique(source.block_hashes))
+    assert distinct < 0.7 * len(source.block_hashes)
+    stream = make_trace(load_scenario("long"), 0, duration_s=120.0, split="evaluation")
+    assert (stream.parent >= 0).mean() > 0.1

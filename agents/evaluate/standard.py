@@ -1,0 +1,96 @@
+"""The standard cells: which scenarios, loads and seeds stand behind a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from steersman.agents.evaluate.run import Contestant, Protocol, evaluate, run_count
+from steersman.agents.evaluate.table import EvaluationTable
+from steersman.env.scenario import load_scenario
+from steersman.predictors.length import FallbackLength, LengthPredictor
+from steersman.traces.schema import Scenario
+
+SCENARIOS = (
+    "homogeneous",
+    "mixed",
+    "prefix",
+    "stale",
+    "tensor-parallel",
+    "tenants",
+    "agents",
+    "long",
+    "chat",
+)
+QUICK_SCENARIOS = SCENARIOS[:4]
+"""Those of `--quick`, and of the clairvoyant lookahead."""
+SLOW_SCENARIOS = ("agents", "long")
+"""Of few and heavy requests: 1 500 instead of 5 000 are counted."""
+SEEDS, SEEDS_AT_THE_EDGE = 5, 20
+"""At loads below 95 %, and from there on."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A scenario with the protocol of some of its cells."""
+
+    scenario: Scenario
+    protocol: Protocol
+
+
+def full(length: LengthPredictor | None = None) -> list[Part]:
+    """All standard cells, as claims need them."""
+    parts = []
+    for name in SCENARIOS:
+        scenario = load_scenario(name)
+        base = Protocol(
+            requests=1500 if name in SLOW_SCENARIOS else 5000, length=length or FallbackLength()
+        )
+        parts.append(Part(scenario, replace(base, loads=(0.6, 0.8), seeds=tuple(range(SEEDS)))))
+        parts.append(Part(scenario, replace(base, loads=(0.95,), seeds=tuple(range(SEEDS_AT_THE_EDGE)))))
+    return parts
+
+
+def quick(length: LengthPredictor | None = None) -> list[Part]:
+    """Four scenarios at 80 and 95 %, three seeds, 3 000 requests: for watching."""
+    protocol = Protocol(
+        loads=(0.8, 0.95),
+        seeds=(0, 1, 2),
+        requests=3000,
+        window_s=0.0,
+        warmup_s=60.0,
+        length=length or FallbackLength(),
+    )
+    return [Part(load_scenario(name), protocol) for name in QUICK_SCENARIOS]
+
+
+def clairvoyant(length: LengthPredictor | None = None, *, seeds: int = 8) -> list[Part]:
+    """The cells in which the clairvoyant references are run: 600 requests, eight episodes."""
+    protocol = Protocol(
+        loads=(0.8, 0.95),
+        seeds=tuple(range(seeds)),
+        requests=600,
+        window_s=0.0,
+        warmup_s=60.0,
+        tail_s=20.0,
+        length=length or FallbackLength(),
+    )
+    return [Part(load_scenario(name), protocol) for name in QUICK_SCENARIOS]
+
+
+def evaluate_parts(
+    contestants: Mapping[str, Contestant],
+    parts: Sequence[Part],
+    *,
+    on_progress: Callable[[float], None] | None = None,
+) -> EvaluationTable:
+    """All parts in one table; see `evaluate`."""
+    tables = [
+        evaluate(contestants, [part.scenario], part.protocol, on_progress=on_progress) for part in parts
+    ]
+    return EvaluationTable(tuple(run for table in tables for run in table.runs))
+
+
+def runs_of(contestants: int, parts: Sequence[Part]) -> int:
+    """How many runs that is."""
+    return sum(run_count(contestants, 1, part.protocol) for part in parts)
