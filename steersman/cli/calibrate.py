@@ -97,7 +97,7 @@ def _print(found: Calibration) -> None:
     if abs(worst.after) > POOR:
         console.print(
             f"The fit is poor: {worst.figure} is {worst.after:+.0%} off on what it has not seen. Are "
-            "the profile's limits those of the engine, all replicas of this kind, and the times in seconds?",
+            "the profile's limits those of the engine, all replicas of this kind, the times in seconds?",
             markup=False,
             highlight=False,
         )
