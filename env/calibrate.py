@@ -7,13 +7,9 @@ error reported is that of its quantiles, before and after.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import yaml
@@ -22,10 +18,9 @@ from numpy.typing import NDArray
 from steersman.env.iterations import Iterations, cost_of, play_iterations, with_cost
 from steersman.env.profiles import ProfileSettings, check_profile
 from steersman.env.regression import Measured, fit_cost
-from steersman.traces.errors import ConfigError, TraceError
-from steersman.traces.outcome_log import read_outcomes
-from steersman.traces.readers.outcomes import is_outcome_log
-from steersman.traces.schema import HardwareProfile, Request, Status
+from steersman.env.samples import Sample
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import HardwareProfile
 from steersman.traces.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -34,20 +29,7 @@ LEAST_REQUESTS = 50
 """With known times, in the part that is fitted; a profile has six numbers."""
 HELD_OUT = 0.3
 """Last share of the requests by time."""
-COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
-"""Of a CSV file; `replica` is optional, and so are the times of single requests."""
 QUANTILES = {"p50": 0.5, "p90": 0.9}
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One request that a replica served."""
-
-    replica: str
-    request: Request
-    ttft_s: float
-    """NaN where it is not known; so is the next."""
-    e2e_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +54,6 @@ class Calibration:
     held_out_requests: int
     replicas: int
     errors: tuple[ErrorLine, ...]
-
-
-def read_samples(path: Path) -> list[Sample]:
-    """Served requests of an outcome log (a directory or a segment) or of a CSV file, by arrival.
-
-    Raises:
-        TraceError: no such file, or it is neither, or a value is missing or impossible.
-    """
-    if not path.exists():
-        raise TraceError("does not exist; give an outcome log or a CSV file", path=str(path))
-    is_csv = path.is_file() and path.name.endswith((".csv", ".csv.gz"))
-    if not is_csv and not is_outcome_log(path):
-        raise TraceError(
-            f"is neither an outcome log nor a CSV file with {', '.join(COLUMNS)}", path=str(path)
-        )
-    samples = sorted(
-        _csv_samples(path) if is_csv else _log_samples(path), key=lambda s: s.request.arrival_s
-    )
-    if not samples:
-        raise TraceError("holds no request that a replica served", path=str(path))
-    first_s = samples[0].request.arrival_s
-    return [
-        replace(s, request=replace(s.request, arrival_s=s.request.arrival_s - first_s)) for s in samples
-    ]
 
 
 def calibrate(
@@ -223,46 +181,3 @@ def _errors(
             errors = [float(np.quantile(t[name][rows], share)) / wanted - 1.0 for t in (first, fitted)]
             lines.append(ErrorLine(f"{name}_{label}", wanted, *errors))
     return tuple(lines)
-
-
-def _log_samples(path: Path) -> Iterator[Sample]:
-    for record in read_outcomes(path):
-        replica = record.served_by or record.replica_id
-        if not replica or not record.output_tokens or record.input_tokens < 1:
-            continue
-        ended_well = record.status is Status.OK and record.retries == 0
-        request = record.request(record.arrival_unix_s)
-        yield Sample(
-            replica,
-            request,
-            record.ttft_s if ended_well and record.stream else math.nan,
-            record.e2e_s if ended_well else math.nan,
-        )
-
-
-def _csv_samples(path: Path) -> Iterator[Sample]:
-    data = path.read_bytes()
-    text = (gzip.decompress(data) if path.name.endswith(".gz") else data).decode("utf-8-sig")
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise TraceError(f"has no column '{missing[0]}'; needed: {', '.join(COLUMNS)}", path=str(path))
-    for number, row in enumerate(reader, start=2):
-        try:
-            values = {name: float(row[name] or "nan") for name in COLUMNS}
-        except (TypeError, ValueError) as error:
-            raise TraceError(f"line {number}: {error}; put a number", path=str(path)) from None
-        if not (
-            values["arrival_s"] >= 0 and values["input_tokens"] >= 1 and values["output_tokens"] >= 1
-        ):
-            raise TraceError(
-                f"line {number}: arrival_s must be 0 or more, input_tokens and output_tokens 1 or more",
-                path=str(path),
-            )
-        request = Request(
-            request_id=str(number),
-            arrival_s=values["arrival_s"],
-            input_tokens=int(values["input_tokens"]),
-            output_tokens=int(values["output_tokens"]),
-        )
-        yield Sample(row.get("replica") or "", request, values["ttft_s"], values["e2e_s"])

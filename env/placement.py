@@ -67,21 +67,26 @@ def check_roles(replicas: Sequence[ReplicaSpec], split: Disaggregation) -> None:
 
 
 def check_window(replicas: Sequence[ReplicaSpec], trace: Trace) -> None:
-    """Refuse a trace with requests that no replica's model can hold.
+    """Refuse a trace with requests that no replica's model, or no replica's KV cache, can hold.
 
     Raises:
         TraceError: with the number of such requests and the first of them.
     """
     window = max(spec.profile.model.context_window_tokens for spec in replicas)
+    cache = max(spec.profile.kv_capacity_tokens for spec in replicas)
     total = trace.input_tokens + np.maximum(trace.output_tokens, 1)
-    over = np.flatnonzero(total > window)
-    if len(over):
-        row = int(over[0])
-        raise TraceError(
-            f"trace '{trace.name}': {len(over)} of {len(trace)} requests exceed the context window of "
-            f"{window} tokens, the first in row {row}: {trace.input_tokens[row]} prompt + "
-            f"{trace.output_tokens[row]} output tokens; leave them out or take a model with a longer one"
-        )
+    for most, what, remedy in (
+        (window, f"context window of {window} tokens", "take a model with a longer one"),
+        (cache, f"KV cache of any replica, at most {cache} tokens", "raise kv_capacity_tokens"),
+    ):
+        over = np.flatnonzero(total > most)
+        if len(over):
+            row = int(over[0])
+            raise TraceError(
+                f"trace '{trace.name}': {len(over)} of {len(trace)} requests exceed the {what}, the "
+                f"first in row {row}: {trace.input_tokens[row]} prompt + {trace.output_tokens[row]} "
+                f"output tokens; leave them out or {remedy}"
+            )
 
 
 def _check_numbers(gpu: SharedGpu, what: str) -> None:

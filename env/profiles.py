@@ -125,6 +125,11 @@ def check_profile(profile: HardwareProfile, *, source: str) -> None:
             f"GiB does not fit beside the weights; at most {room} tokens do"
         )
     _check_curve(profile, source)
+    if profile.max_batched_tokens < profile.max_num_seqs:
+        raise ConfigError(
+            f"{source}: max_batched_tokens = {profile.max_batched_tokens} is less than max_num_seqs = "
+            f"{profile.max_num_seqs}, each of which takes a token; raise it or lower the other"
+        )
     if profile.kv_capacity_tokens < profile.block_tokens:
         raise ConfigError(
             f"{source}: kv_capacity_tokens = {profile.kv_capacity_tokens} is less than one block of "
@@ -159,7 +164,7 @@ def with_limits(
     """The same replica started with other engine limits; None keeps the profile's.
 
     Raises:
-        ConfigError: `kv_capacity_tokens` does not fit beside the weights.
+        ConfigError: `kv_capacity_tokens` does not fit, or there are fewer tokens than sequences.
     """
     limited = replace(
         profile,
@@ -168,7 +173,7 @@ def with_limits(
         kv_capacity_tokens=kv_capacity_tokens or profile.kv_capacity_tokens,
         batching=batching or profile.batching,
     )
-    if kv_capacity_tokens is not None:
+    if limited != profile:
         check_profile(limited, source=profile.name)
     return limited
 

@@ -11,6 +11,9 @@ import typer
 if TYPE_CHECKING:
     from steersman.env.calibrate import Calibration
 
+POOR = 0.25
+"""Error of a held-out median from which on a fit is called poor."""
+
 
 def calibrate(
     measured: Annotated[
@@ -36,8 +39,9 @@ def calibrate(
     """
     from steersman.cli.common import console, print_json
     from steersman.env.calibrate import calibrate as fit
-    from steersman.env.calibrate import profile_yaml, read_samples
+    from steersman.env.calibrate import profile_yaml
     from steersman.env.profiles import load_profile
+    from steersman.env.samples import read_samples
     from steersman.traces.errors import ConfigError
     from steersman.traces.settings import read_yaml
 
@@ -87,3 +91,13 @@ def _print(found: Calibration) -> None:
     for line in found.errors:
         table.add_row(line.figure, f"{line.measured_s:.4g}", f"{line.before:+.1%}", f"{line.after:+.1%}")
     console.print(table)
+    worst = max(
+        (line for line in found.errors if line.figure.endswith("_p50")), key=lambda line: abs(line.after)
+    )
+    if abs(worst.after) > POOR:
+        console.print(
+            f"The fit is poor: {worst.figure} is {worst.after:+.0%} off on what it has not seen. Are "
+            "the profile's limits those of the engine, all replicas of this kind, the times in seconds?",
+            markup=False,
+            highlight=False,
+        )

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from steersman.cli import main
@@ -48,6 +50,20 @@ def test_without_a_file_the_profile_is_printed(
 ) -> None:
     text = run((measured, "--profile", "a100-llama-3.1-8b"), monkeypatch, capsys)
     assert "decode_base_s: " in text
+
+
+def test_a_poor_fit_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for sample in samples(150):
+        ttft_s, decode_s = rng.exponential([1.0, 10.0]).tolist()
+        rows.append(replace(sample, ttft_s=ttft_s, e2e_s=ttft_s + 5.0 + decode_s))
+    path = tmp_path / "noise.csv"
+    path.write_text(csv_of(rows))
+    text = run((str(path), "--profile", "a100-llama-3.1-8b"), monkeypatch, capsys)
+    assert "The fit is poor: ttft_p50" in text
 
 
 def test_mistakes_end_in_one_line(

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import yaml
 
-from steersman.env.calibrate import Sample, calibrate, profile_yaml, read_samples
+from steersman.env.calibrate import calibrate, profile_yaml
 from steersman.env.cluster import Cluster
 from steersman.env.iterations import cost_of, with_cost
 from steersman.env.profiles import load_profile
+from steersman.env.samples import Sample, read_samples
 from steersman.traces.errors import ConfigError, TraceError
 from steersman.traces.outcome_log import OutcomeLogWriter
 from steersman.traces.outcome_record import OutcomeRecord
@@ -130,6 +131,10 @@ def test_requests_that_cannot_run_on_the_profile_are_refused() -> None:
         (HEADER + "0,10,x,1,1,a\n", "line 2: .*put a number"),
         (HEADER + "0,10,5,1,1,a\n0,0,5,1,1,a\n", "line 3: .*1 or more"),
         (HEADER + "0,10,,1,1,a\n", "line 2: .*1 or more"),
+        (HEADER + "inf,10,5,1,1,a\n", "line 2: arrival_s = inf"),
+        (HEADER + "0,10,5,0,1,a\n", "line 2: ttft_s = 0 must be positive"),
+        (HEADER + "0,10,5,1,-1,a\n", "line 2: e2e_s = -1 must be positive"),
+        (HEADER + "0,10,5,2,1,a\n", "line 2: e2e_s = 1 is less than ttft_s = 2"),
         (HEADER, "holds no request"),
     ],
 )
@@ -146,3 +151,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(TraceError, match="neither an outcome log nor a CSV file"):
         read_samples(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("name", ["noise.csv", "noise.csv.gz"])
+def test_noise_is_no_csv_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(np.random.default_rng(0).bytes(3000))
+    with pytest.raises(TraceError, match="is no readable CSV file") as refused:
+        read_samples(tmp_path / name)
+    assert "\n" not in str(refused.value)

@@ -82,6 +82,7 @@ def test_a_kv_cache_of_less_than_a_block_is_refused() -> None:
         ("prefill_token_s: 6.32279e-05", "prefill_token_s:", "'prefill_token_s' = None"),
         ("prefill_token_s: 6.32279e-05", "prefill_token_s: fast", "'prefill_token_s' = 'fast'"),
         ("max_num_seqs: 256", "max_num_seqs: 0", "'max_num_seqs' = 0"),
+        ("max_batched_tokens: 2048", "max_batched_tokens: 8", "max_batched_tokens = 8 is less than"),
         ("block_tokens: 16", "decode_base_by_batch_s: [[2, 0.02], [1, 0.03]]", "sequences must rise"),
         ("block_tokens: 16", "decode_base_by_batch_s: [[1, 0.02], [2, 0.01]]", "times must not fall"),
         ("block_tokens: 16", "decode_base_by_batch_s: [[0, 0.02]]", "at least 1 sequence"),

@@ -129,3 +129,13 @@ def test_a_trace_beyond_the_context_window_is_told_with_its_first_row() -> None:
     trace = trace_of(request(0, 0.0, 100, 4), request(1, 1.0, 131_072, 1), request(2, 2.0, 200_000, 5))
     with pytest.raises(TraceError, match=r"2 of 3 requests exceed .* 131072 tokens, the first in row 1"):
         check_window(specs(PROFILE), trace)
+
+
+def test_a_trace_longer_than_any_kv_cache_is_refused_with_the_first_row() -> None:
+    short = replace(PROFILE, kv_capacity_tokens=1000)
+    trace = trace_of(request(0, 0.0, 100, 10), request(1, 1.0, 995, 10))
+    check_window(specs(short, PROFILE), trace)
+    with pytest.raises(
+        TraceError, match=r"1 of 2 requests exceed the KV cache of any replica.* in row 1"
+    ):
+        check_window(specs(short), trace)
