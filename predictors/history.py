@@ -164,8 +164,8 @@ class _Answers(RollingQuantiles):
             return quantiles[0]
         least = min(losses)
         weights: list[float] = [(least / loss) ** SHARPNESS for loss in losses]
-        total = sum(map(mul, weights, quantiles))
-        return total / sum(weights)
+        blended: float = sum(map(mul, weights, quantiles)) / sum(weights)
+        return blended
 
 
 class _ModelAnswers(RollingQuantiles):
