@@ -4,7 +4,7 @@
 
     mlruns/
     ├── mlflow.db          runs, metrics and the model registry (sqlite)
-    ├── artifacts/         every run's bundle, model, curves and texts
+    ├── artifacts/         every run's bundle, models, curves and texts
     └── served/champion/   the promoted bundle, as the router reads it
 
 Every training run becomes a version of the registered model `steersman-routing`; the newest carries
@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from steersman.predictors.bundle import LENGTH_FILE, POLICY_FILE, Bundle, load_bundle, write_bundle
+from steersman.agents.mlflow_models import MAIN_FIRST, save_models
+from steersman.predictors.bundle import Bundle, load_bundle, write_bundle
 from steersman.traces.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
 
 MODEL_NAME = "steersman-routing"
 EXPERIMENT = "steersman-training"
+EVALUATIONS = "steersman-evaluation"
 CHALLENGER = "challenger"
 CHAMPION = "champion"
 _BUNDLE = "bundle"
-_MODEL = "model"
+_MODELS = "models"
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class Registry:
         """Record a run, register its bundle as a new model version and call it the challenger."""
         with self._explained():
             client = self._open()
-            run = client.create_run(self._experiment(client), run_name=run_name, tags=dict(record.tags))
+            experiment = self._experiment(client, EXPERIMENT)
+            run = client.create_run(experiment, run_name=run_name, tags=dict(record.tags))
             run_id = run.info.run_id
             try:
                 _log_numbers(client, run_id, record)
@@ -119,6 +122,22 @@ class Registry:
                 raise
             client.set_terminated(run_id)
             return Registered(run_id, version, bundle.version)
+
+    def log_evaluation(self, record: RunRecord, *, run_name: str) -> str:
+        """Record figures that belong to no new model, in an experiment of their own; the run's id."""
+        with self._explained():
+            client = self._open()
+            experiment = self._experiment(client, EVALUATIONS)
+            run = client.create_run(experiment, run_name=run_name, tags=dict(record.tags))
+            run_id = str(run.info.run_id)
+            try:
+                _log_numbers(client, run_id, record)
+                _log_texts(client, run_id, record)
+            except BaseException:
+                client.set_terminated(run_id, status="FAILED")
+                raise
+            client.set_terminated(run_id)
+            return run_id
 
     def promote(self, version: str | None = None) -> Bundle:
         """Make a version the champion: verify its bundle, put it into the served directory whole.
@@ -179,31 +198,27 @@ class Registry:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.rollback()
 
-    def _experiment(self, client: MlflowClient) -> str:
-        found = client.get_experiment_by_name(EXPERIMENT)
+    def _experiment(self, client: MlflowClient, name: str) -> str:
+        found = client.get_experiment_by_name(name)
         if found is not None:
             return str(found.experiment_id)
         location = (self.root / "artifacts").as_uri()
-        return str(client.create_experiment(EXPERIMENT, artifact_location=location))
+        return str(client.create_experiment(name, artifact_location=location))
 
     def _log_files(self, client: MlflowClient, run_id: str, bundle: Bundle, record: RunRecord) -> None:
         client.log_artifacts(run_id, str(bundle.directory), _BUNDLE)
+        _log_texts(client, run_id, record)
         with tempfile.TemporaryDirectory() as scratch:
-            settings = json.dumps(dict(record.parameters), indent=2, default=str)
-            for name, data in {"settings.json": settings.encode(), **record.files}.items():
-                path = Path(scratch) / "files" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-            client.log_artifacts(run_id, str(Path(scratch) / "files"))
-            if _save_model(bundle, Path(scratch) / _MODEL):
-                client.log_artifacts(run_id, str(Path(scratch) / _MODEL), _MODEL)
+            if save_models(bundle, Path(scratch) / _MODELS):
+                client.log_artifacts(run_id, str(Path(scratch) / _MODELS), _MODELS)
 
     def _register(self, client: MlflowClient, run_id: str, bundle: Bundle) -> str:
         if not client.search_registered_models(f"name = '{MODEL_NAME}'"):
             client.create_registered_model(
                 MODEL_NAME, description="Predictors and routing policy, trained and served together."
             )
-        part = _MODEL if {POLICY_FILE, LENGTH_FILE} & bundle.contents.keys() else _BUNDLE
+        main = next((Path(name).stem for name in MAIN_FIRST if name in bundle.contents), None)
+        part = _BUNDLE if main is None else f"{_MODELS}/{main}"
         source = f"{client.get_run(run_id).info.artifact_uri}/{part}"
         made = client.create_model_version(
             MODEL_NAME,
@@ -264,42 +279,14 @@ def _log_numbers(client: MlflowClient, run_id: str, record: RunRecord) -> None:
         client.log_batch(run_id, metrics=finite[first : first + 1000])
 
 
-def _save_model(bundle: Bundle, directory: Path) -> bool:
-    """Write the bundle's main graph as an MLflow model (ONNX flavour, no pickles); False if none."""
-    name = next((name for name in (POLICY_FILE, LENGTH_FILE) if name in bundle.contents), None)
-    if name is None:
-        return False
-    import mlflow.onnx
-    import onnx
-    import onnxruntime
-
-    graph = onnx.load_model_from_string(bundle.contents[name])
-    mlflow.onnx.save_model(
-        graph,
-        str(directory),
-        signature=_signature(graph),
-        # Named here, so that MLflow does not load the model in another process to find out.
-        pip_requirements=[f"onnx=={onnx.__version__}", f"onnxruntime=={onnxruntime.__version__}"],
-    )
-    return True
-
-
-def _signature(graph: Any) -> Any:
-    """MLflow's signature from the graph's own inputs and outputs."""
-    import onnx
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, Schema, TensorSpec
-
-    def schema(values: Any) -> Schema:
-        specs: list[ColSpec | TensorSpec] = []
-        for value in values:
-            tensor = value.type.tensor_type
-            shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
-            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-            specs.append(TensorSpec(dtype, shape, value.name))
-        return Schema(specs)
-
-    return ModelSignature(inputs=schema(graph.graph.input), outputs=schema(graph.graph.output))
+def _log_texts(client: MlflowClient, run_id: str, record: RunRecord) -> None:
+    settings = json.dumps(dict(record.parameters), indent=2, default=str)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, data in {"settings.json": settings.encode(), **record.files}.items():
+            path = Path(scratch) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        client.log_artifacts(run_id, scratch)
 
 
 @contextmanager

@@ -13,9 +13,11 @@ from steersman.agents.evaluate.run import Protocol, evaluate, run_count
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.agents.fit.fitted import FittedModel
 from steersman.agents.fit.latency import fit_latency
+from steersman.agents.fit.latency_quality import coverage_by_load
 from steersman.agents.fit.length import fit_length
 from steersman.agents.learned.export import export_policy
 from steersman.agents.learned.trainer import PolicyTrainer, TrainedPolicy
+from steersman.agents.report.calibration import calibration_files
 from steersman.agents.train_settings import TrainSettings
 from steersman.env.scenario import load_source
 from steersman.predictors.bundle import LATENCY_FILE, LENGTH_FILE, POLICY_FILE, Bundle
@@ -76,6 +78,8 @@ def _take(made: Made, fitted: FittedModel, name: str) -> None:
     made.files[name] = fitted.onnx
     made.metrics |= {f"{fitted.kind}.{key}": value for key, value in fitted.metrics.items()}
     made.texts |= {f"{fitted.kind}/{key}.txt": text.encode() for key, text in fitted.text.items()}
+    figures = calibration_files(fitted.calibration, coverage_by_load(fitted.metrics))
+    made.texts |= {f"{fitted.kind}/{key}": data for key, data in figures.items()}
 
 
 def keep(predictors: Bundle, made: Made) -> None:

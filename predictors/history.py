@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from operator import mul
 from typing import TypeVar
 
 WINDOWS = (50, 200, 1000)
@@ -37,10 +38,11 @@ class RollingQuantiles:
     Memory is eight bytes a value and window; a value costs a few microseconds.
     """
 
-    __slots__ = ("_next", "_ring", "_sorted", "_windows", "count")
+    __slots__ = ("_next", "_ring", "_size", "_sorted", "_windows", "count")
 
     def __init__(self, windows: tuple[int, ...]) -> None:
         self._windows = windows
+        self._size = max(windows)
         self._ring = array("i")
         self._next = 0
         self._sorted = [array("i") for _ in windows]
@@ -49,7 +51,7 @@ class RollingQuantiles:
 
     def add(self, value: int) -> None:
         """Remember a value, forgetting the oldest of every full window."""
-        ring, size = self._ring, max(self._windows)
+        ring, size = self._ring, self._size
         for window, values in zip(self._windows, self._sorted, strict=True):
             if len(values) == window:
                 del values[bisect_left(values, ring[self._next - window])]
@@ -68,10 +70,11 @@ class RollingQuantiles:
         values = self._sorted[window]
         if not values:
             return 0.0
-        position = level * (len(values) - 1)
+        last = len(values) - 1
+        position = level * last
         low = int(position)
-        high = min(low + 1, len(values) - 1)
-        return values[low] + (position - low) * (values[high] - values[low])
+        below = values[low]
+        return below + (position - low) * (values[low + 1] - below) if low < last else float(below)
 
     def excess(self, window: int, least: int) -> tuple[int, float]:
         """How many values of the window here are at least `least`, and by how much in sum."""
@@ -121,34 +124,48 @@ class TenantHistory:
 class _Answers(RollingQuantiles):
     """Of one tenant and model: also, how well each window foresaw them."""
 
-    __slots__ = ("_losses",)
+    __slots__ = ("_features", "_losses", "_quantiles")
 
     def __init__(self) -> None:
         super().__init__(WINDOWS)
-        self._losses = [[LEAST_LOSS] * len(WINDOWS) for _ in LEVELS]
-        """Per level and window, running sums of the pinball loss."""
+        self._losses = [LEAST_LOSS] * (len(WINDOWS) * len(LEVELS))
+        """Running sums of the pinball loss, in the order of the quantiles."""
+        self._quantiles: list[float] | None = None
+        """p50 and p90 of the first window, of the second, and so on; None: to be taken again."""
+        self._features: tuple[float, ...] | None = None
 
     def add(self, value: int) -> None:
         # While they all hold the same, there is nothing between them.
         if self.count > WINDOWS[0]:
-            for level, losses in zip(LEVELS, self._losses, strict=True):
-                for window, loss in enumerate(losses):
-                    error = value - self.quantile(window, level)
-                    own = level * error if error > 0.0 else (level - 1.0) * error
-                    losses[window] = MEMORY * loss + own
+            losses = self._losses
+            for i, quantile in enumerate(self._quantiles or self._taken()):
+                error = value - quantile
+                level = LEVELS[i & 1]
+                own = level * error if error > 0.0 else (level - 1.0) * error
+                losses[i] = MEMORY * losses[i] + own
         super().add(value)
+        self._quantiles = self._features = None
 
     def features(self) -> tuple[float, ...]:
-        short, middle, long = (
-            [self.quantile(i, level) for level in LEVELS] for i in range(len(WINDOWS))
-        )
-        blend = []
-        for losses, *quantiles in zip(self._losses, short, middle, long, strict=True):
-            least = min(losses)
-            weights = [(least / loss) ** SHARPNESS for loss in losses]
-            total = sum([w * q for w, q in zip(weights, quantiles, strict=True)])
-            blend.append(total / sum(weights))
-        return (*middle, *short, *long, *blend, float(self.count))
+        if self._features is None:
+            quantiles = self._quantiles or self._taken()
+            blend = [self._blended(quantiles[i::2], self._losses[i::2]) for i in range(len(LEVELS))]
+            self._features = (*quantiles[2:4], *quantiles[:2], *quantiles[4:], *blend, float(self.count))
+        return self._features
+
+    def _taken(self) -> list[float]:
+        taken = self._quantiles = [
+            self.quantile(window, level) for window in range(len(WINDOWS)) for level in LEVELS
+        ]
+        return taken
+
+    def _blended(self, quantiles: list[float], losses: list[float]) -> float:
+        if self.count <= WINDOWS[0]:
+            return quantiles[0]
+        least = min(losses)
+        weights: list[float] = [(least / loss) ** SHARPNESS for loss in losses]
+        blended: float = sum(map(mul, weights, quantiles)) / sum(weights)
+        return blended
 
 
 class _ModelAnswers(RollingQuantiles):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.evaluate.run import Protocol, course
+from steersman.agents.fit.calibration import Calibration, calibration
 from steersman.agents.policies import make_policy
 from steersman.env.scenario import load_source
 from steersman.predictors.bulk import trace_length_features
@@ -21,6 +22,7 @@ Float64 = NDArray[np.float64]
 
 LEAST_S = {"ttft": 0.02, "tpot": 0.002}
 """Shorter actual latencies do not count in relative errors."""
+UNITS = {"output": "tokens", "ttft": "s", "tpot": "s"}
 _TTFT_P50, _TTFT_P90, _TPOT_P50, _TPOT_P90 = range(len(LATENCY_OUTPUTS))
 
 
@@ -40,11 +42,13 @@ class Quality:
     """Share of actual values at or below the predicted p90."""
     pinball: float
     """Pinball loss at p50 and p90 together, in the quantity's unit."""
+    calibration: Calibration | None
+    """None without cases."""
 
     def rows(self) -> list[dict[str, object]]:
         """As figures for a benchmark file."""
         name = f"{self.quantity} of {self.predictor}, {self.where}"
-        unit = "tokens" if self.quantity == "output" else "s"
+        unit = UNITS[self.quantity]
         figures = (
             ("MdAPE", self.mdape, "ratio"),
             ("coverage p90", self.coverage_p90, "ratio"),
@@ -83,6 +87,7 @@ def judge(
         mdape=float(np.median(error)) if counted.any() else float("nan"),
         coverage_p90=float(np.mean(actual <= p90)) if len(actual) else float("nan"),
         pinball=pinball(actual, p50, 0.5) + pinball(actual, p90, 0.9) if len(actual) else float("nan"),
+        calibration=calibration(quantity, UNITS[quantity], p50, p90, actual) if len(actual) else None,
     )
 
 

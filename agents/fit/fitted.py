@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from steersman.agents.fit.calibration import Calibration
+
 Progress = Callable[[float, str], None]
 """Called with the share done, 0 to 1, and what is being done."""
 
@@ -24,6 +26,8 @@ class FittedModel:
     """LightGBM's own text of each forest, by its name."""
     metrics: Mapping[str, float]
     """Measured on held-out data; the names are documented in docs/predictors.md."""
+    calibration: tuple[Calibration, ...] = ()
+    """Predicted against actual on the same data, where there was any."""
 
     def save(self, directory: str | Path) -> None:
         """Write `<kind>.onnx`, `<kind>-<forest>.txt` and `<kind>.metrics.json` into a directory."""

@@ -6,13 +6,21 @@ runs: a later part of the trace, other seeds, other mixes of hardware.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.fit.correction import fit_correction
 from steersman.agents.fit.fitted import FittedModel, Progress, silent
 from steersman.agents.fit.latency_graph import export
-from steersman.agents.fit.latency_quality import TARGETS, actual_s, analytic_error, quality
+from steersman.agents.fit.latency_quality import (
+    TARGETS,
+    actual_s,
+    analytic_error,
+    calibrations,
+    quality,
+)
 from steersman.agents.fit.sampling import (
     CALIBRATING,
     MEASURED_LOADS,
@@ -152,11 +160,13 @@ def fit_rows(
     tell(0.8, "export")
     metrics = {"rows": float(len(samples))}
     metrics |= {f"{each.target}_weight": each.weight for each in corrections}
-    if held is not None:
-        predicted = np.concatenate([each.predict(held.rows) for each in corrections], axis=1)
-        metrics |= {"held_out_rows": float(len(held))}
-        metrics |= quality(predicted, held) | analytic_error(held)
-    return export(corrections, samples.rows, metrics, seed)
+    if held is None:
+        return export(corrections, samples.rows, metrics, seed)
+    predicted = np.concatenate([each.predict(held.rows) for each in corrections], axis=1)
+    metrics |= {"held_out_rows": float(len(held))}
+    metrics |= quality(predicted, held) | analytic_error(held)
+    fitted = export(corrections, samples.rows, metrics, seed)
+    return replace(fitted, calibration=calibrations(predicted, held))
 
 
 def _check(samples: LatencySamples, groups: NDArray[np.int64]) -> None:

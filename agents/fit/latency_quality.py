@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.agents.fit.calibration import Calibration, calibration
 from steersman.agents.fit.sampling import MEASURED_LOADS, LatencySamples
 from steersman.predictors.latency import LATENCY_INDEX, LEAST_S
 
@@ -52,6 +55,28 @@ def analytic_error(samples: LatencySamples) -> dict[str, float]:
         name.replace("_mdape", "_mdape_analytic"): value
         for name, value in found.items()
         if "_mdape" in name
+    }
+
+
+def calibrations(predicted: Values, samples: LatencySamples) -> tuple[Calibration, ...]:
+    """Of TTFT and TPOT; `predicted` as for `quality`."""
+    found = []
+    for i, target in enumerate(TARGETS):
+        known, actual = actual_s(samples, target)
+        p50, p90 = predicted[known, 2 * i], predicted[known, 2 * i + 1]
+        found.append(calibration(target, "s", p50, p90, actual))
+    return tuple(found)
+
+
+def coverage_by_load(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Target → load → share within p90, out of `quality`'s metrics."""
+    return {
+        target: {
+            f"{load:.0%}": metrics[f"{target}_coverage_p90_{name}"]
+            for name, load in BANDS.items()
+            if f"{target}_coverage_p90_{name}" in metrics
+        }
+        for target in TARGETS
     }
 
 

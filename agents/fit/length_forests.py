@@ -33,7 +33,8 @@ LEAST_GAIN = 0.03
 """Of the pinball loss on the tuning part. Less than this is not worth a forest: traffic drifts, and on
 generated days of ServeGen gains of 2 % there became losses of 1 to 3 % an hour later."""
 LEAST_ORDER = 0.01
-"""Of Kendall's tau on the tuning part, that a rank forest must gain over p50."""
+"""Of Kendall's tau on the tuning part of n rows, that a rank forest must gain over p50; and 1 / sqrt(n),
+since less than that is chance."""
 LEAF_SHARE = 1 / 300
 """Of the training rows: the least that a leaf must hold."""
 LEAST_HOURS = 22
@@ -103,8 +104,9 @@ def grow(rows: Rows, outputs: Values, first: int, second: int, *, seed: int) -> 
         shifts.append(_shift(actual, chosen, level))
     made = LengthForests(constants, forests, tuple(shifts))
     ranking = _grow_rank(read, np.log(outputs), seed, train, tune)
+    least = max(LEAST_ORDER, (second - first) ** -0.5)
     order = _tau(predict(ranking, read[tune]), outputs[tune])
-    if order > _tau(made.predict(rows[tune])[:, 0], outputs[tune]) + LEAST_ORDER:
+    if order > _tau(made.predict(rows[tune])[:, 0], outputs[tune]) + least:
         forests[RANK] = ranking
     return LengthForests(constants, forests, tuple(shifts))
 

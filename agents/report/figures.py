@@ -120,6 +120,42 @@ def curves(
     return _svg(draw)
 
 
+def predicted_against_actual(predicted: Values, actual: Values, *, quantity: str, unit: str) -> str:
+    """Medians of what happened over medians of what was predicted; on the diagonal they agree."""
+
+    def draw(axes: Axes) -> None:
+        ends = (min(predicted.min(), actual.min()), max(predicted.max(), actual.max()))
+        axes.plot(ends, ends, color="#888888", linestyle="--", linewidth=1.0, label="as predicted")
+        axes.plot(
+            predicted, actual, color=COLOURS[0], marker="o", markersize=4, linewidth=1.6, label="median"
+        )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        _plain_numbers(axes.xaxis)
+        _plain_numbers(axes.yaxis)
+        axes.set_xlabel(f"predicted p50 of {quantity}, {unit}")
+        axes.set_ylabel(f"actual {quantity}, {unit}")
+        axes.legend(loc="upper left")
+
+    return _svg(draw, width=4.6, height=4.2)
+
+
+def coverage_bars(shares: Mapping[str, float], *, label: str, wanted: float) -> str:
+    """The share of cases within a predicted quantile, for each part, and what it should be."""
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(shares))
+        axes.bar(places, list(shares.values()), 0.7, color=COLOURS[0])
+        axes.axhline(wanted, color=COLOURS[1], linestyle="--", linewidth=1.2)
+        axes.set_xticks(places, list(shares))
+        axes.grid(visible=False, axis="x")
+        axes.set_ylim(min(0.5, *shares.values()), 1.0)
+        axes.set_xlabel(label)
+        axes.set_ylabel("share within p90")
+
+    return _svg(draw)
+
+
 def intervals(rows: Sequence[tuple[str, float, float, float]], *, label: str, reference: float) -> str:
     """Points with their intervals: (name, value, low, high) per row, and a reference line."""
 

@@ -76,6 +76,7 @@ def test_the_registered_model_is_an_onnx_model_with_a_signature(
     source = urlparse(client.get_model_version(MODEL_NAME, registered.version).source).path
     model = mlflow.models.Model.load(source)
     assert model.signature is not None
+    assert model.saved_input_example_info is not None
     assert model.signature.inputs.input_names() == ["replicas", "request", "pool", "mask"]
     graph = mlflow.onnx.load_model(source)
     batch = random_batch(0, 1, 3)

@@ -3,9 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import mlflow.models
+import mlflow.onnx
 import numpy as np
+import onnx
 import pytest
 from mlflow import MlflowClient
+from onnxruntime import InferenceSession as OnnxSession
 
 from steersman.agents.learned.served import LearnedPolicy
 from steersman.agents.registry import CHALLENGER, CHAMPION, Registry
@@ -113,6 +117,22 @@ def test_predictors_alone_make_a_bundle_without_policy(place: Path) -> None:
     assert set(made.bundle.contents) == {LENGTH_FILE, LATENCY_FILE}
     assert made.table is None
     assert made.verdict == ""
+    registry = Registry(place / "mlruns")
+    client = MlflowClient(registry.uri, registry.uri)
+    run_id = made.registered.run_id
+    texts = {file.path for file in client.list_artifacts(run_id, "latency")}
+    assert {"latency/ttft.txt", "latency/tpot-spread.txt"} <= texts
+    assert {"latency/ttft-calibration.svg", "latency/tpot-coverage-by-load.svg"} <= texts
+    for name in ("length", "latency"):
+        stored = Path(client.download_artifacts(run_id, f"models/{name}"))
+        model = mlflow.models.Model.load(stored)
+        assert model.signature.inputs.input_names() == ["features"]
+        example = model.load_input_example(str(stored))["features"]
+        served = made.bundle.contents[f"{name}.onnx"]
+        graph = mlflow.onnx.load_model(str(stored))
+        assert graph.SerializeToString() == onnx.load_model_from_string(served).SerializeToString()
+        answer = OnnxSession(served).run(None, {"features": example})[0]
+        assert len(answer) == len(example) > 10
 
 
 def test_a_settings_file_that_is_not_there_is_named() -> None:

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
+from steersman.agents.registry import EVALUATIONS, Registry
 from steersman.cli import main
 from tests.support.commands import mistake
 
@@ -42,17 +45,30 @@ def test_routing_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert {row["policy"] for row in answer["runs"]} == {"p2c", "random"}
 
 
-def test_predictors_are_judged_beside_the_rules(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_predictors_are_judged_beside_the_rules_and_recorded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    store = tmp_path / "mlruns"
     arguments = ("predictors", "--scenario", "tiny", "--loads", "0.5", "--seeds", "1")
-    rows = json.loads(run((*arguments, "--requests", "80", "--json"), monkeypatch, capsys))
+    arguments += ("--requests", "80", "--mlruns", str(store), "--json")
+    rows = json.loads(run(arguments, monkeypatch, capsys))
     figures = {row["name"]: row["value"] for row in rows}
     assert figures["MdAPE of ttft of analytic, tiny 50%"] < 0.3
     assert figures["MdAPE of tpot of analytic, tiny 50%"] < 0.3
     assert 0.5 < figures["coverage p90 of output of rolling, azure-chat"] <= 1.0
     pinball = "pinball of output of {}, azure-chat"
     assert figures[pinball.format("rolling")] < figures[pinball.format("constant")]
+
+    client = MlflowClient(Registry(store).uri)
+    experiment = client.get_experiment_by_name(EVALUATIONS)
+    (kept,) = client.search_runs([experiment.experiment_id])
+    assert kept.data.metrics["ttft.mdape.analytic.tiny_50"] == pytest.approx(
+        figures["MdAPE of ttft of analytic, tiny 50%"]
+    )
+    assert len(kept.data.tags["fingerprint"]) == 64
+    assert kept.data.params["scenario"] == "tiny"
+    drawn = {file.path for file in client.list_artifacts(kept.info.run_id, "analytic/tiny_50")}
+    assert "analytic/tiny_50/ttft-calibration.svg" in drawn
 
 
 @pytest.mark.parametrize(
