@@ -35,9 +35,12 @@ def test_every_scenario_that_ships_can_be_run(name: str) -> None:
     rate = scenario.load * scenario.saturation_rps
     assert len(trace) == round(60.0 * rate)
     uncached = replace(scenario, conversations=None)
-    estimate = SaturationEstimate(load_source(uncached)).of(scenario.replicas)
+    source = load_source(uncached)
+    estimate = SaturationEstimate(source).of(scenario.replicas)
     if scenario.conversations is None:
-        assert 0.8 * estimate < scenario.saturation_rps < 1.2 * estimate
+        # The estimate takes every prefix that was seen before to be cached.
+        least = 0.5 if len(source.block_hashes) else 0.8
+        assert least * estimate < scenario.saturation_rps < 1.2 * estimate
 
 
 def test_the_demo_is_slow_enough_for_real_time() -> None:
@@ -244,4 +247,4 @@ def test_long_prompts_share_their_beginnings() -> None:
     distinct = len(np.unique(source.block_hashes))
     assert distinct < 0.7 * len(source.block_hashes)
     stream = make_trace(load_scenario("long"), 0, duration_s=120.0, split="evaluation")
-    assert (stream.parent >= 0).mean() > 0.1
+    assert (stream.parent >= 0).mean() > 0.05
