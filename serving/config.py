@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from steersman.agents.guard import GuardSettings
+from steersman.traces.schema import Priority
 from steersman.traces.settings import Settings
 
 REPLICA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,63}")
@@ -238,9 +239,21 @@ class RouterSettings(Settings):
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), description="Patience, in seconds.")
     retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")
+    objectives: dict[str, int] = Field(
+        default_factory=dict,
+        description="Priority, 0 to 3, of each name in x-llm-d-inference-objective; {}: not looked at.",
+    )
     outcome_log: OutcomeLogSettings = Field(
         default=OutcomeLogSettings(), description="The log of decisions and outcomes."
     )
+
+    @field_validator("objectives")
+    @classmethod
+    def _check_objectives(cls, objectives: dict[str, int]) -> dict[str, int]:
+        for name, priority in objectives.items():
+            if priority not in tuple(Priority):
+                raise ValueError(f"'{name}' has priority {priority}; use 0 (interactive) to 3")
+        return objectives
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:

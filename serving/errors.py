@@ -19,6 +19,7 @@ import orjson
 class Code(StrEnum):
     """Machine-readable reasons."""
 
+    INVALID_HTTP = "invalid_http"
     INVALID_JSON = "invalid_json"
     INVALID_HEADER = "invalid_header"
     MODEL_MISSING = "model_missing"

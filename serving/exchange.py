@@ -31,7 +31,6 @@ class Exchange:
 
     intake: Intake
     prepared: Prepared
-    path: str
     interrupt: Interrupt
     send: Send
     retries: int = 0
@@ -46,12 +45,26 @@ class Exchange:
     output_tokens: int = 0
     reason: str = ""
     """Why it did not end well."""
-    tap: StreamTap = field(default_factory=StreamTap)
+    tap: StreamTap = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tap = self.intake.api.tap()
+
+    @property
+    def path(self) -> str:
+        """Path and query, as the client wrote them; the server takes printable ASCII only."""
+        path, query = self.intake.api.path, self.intake.query
+        return f"{path}?{query.decode('latin-1')}" if query else path
 
     @property
     def streamed_tokens(self) -> int:
         """Output tokens so far, where the backend has not said."""
         return self.tap.estimated_tokens(chat=self.intake.text.chat)
+
+    @property
+    def queue_s(self) -> float:
+        """From arrival until it was sent to the replica that has it, attempts before that included."""
+        return self.route.dispatched_s - self.intake.arrival_s if self.route else 0.0
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status and the headers: from here on the answer is the client's."""
@@ -78,6 +91,7 @@ class Exchange:
             headers += [
                 (H.REPLICA_HEADER, self.route.replica.id.encode()),
                 (H.POLICY_HEADER, decision.policy.encode()),
+                (H.QUEUE_HEADER, b"%.1f" % (1000.0 * self.queue_s)),
             ]
             if decision.fallback_reason:
                 headers.append((H.FALLBACK_HEADER, decision.fallback_reason.encode()))

@@ -20,6 +20,7 @@ from steersman.serving.health import HealthMonitor
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Replica
+from steersman.serving.surface import Work
 from steersman.serving.tap import Usage, read_usage
 from steersman.serving.upstream import FAILURES, describe_failure
 from steersman.traces.schema import Status
@@ -174,4 +175,7 @@ class Relay:
         self.monitor.request_passed(flight.route.replica)
         exchange.output_tokens = usage.completion_tokens if usage else exchange.streamed_tokens
         exchange.status = Status.OK
-        flight.finish(exchange.end_s, exchange.output_tokens)
+        if exchange.intake.api.work is Work.TEXT:
+            flight.abort(0)  # its haste says nothing about the engine
+        else:
+            flight.finish(exchange.end_s, exchange.output_tokens)
