@@ -130,12 +130,19 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
     Raises:
         ApiError: 400 without a name, 404 for a model nobody serves, 503 while that is not known.
     """
-    pool = fleet.pools.get(model)
+    pool = fleet.pools.get(fleet.aliases.get(model, model))
     if pool is not None:
         return pool
-    known = sorted(fleet.pools)
-    if not model and len(known) == 1 and fleet.all_known:
-        return fleet.pools[known[0]]
+    known = sorted((*fleet.pools, *fleet.aliases))
+    if not model and len(fleet.pools) == 1 and fleet.all_known:
+        return next(iter(fleet.pools.values()))
+    if fleet.aliases.get(model, model) in fleet.former_models:
+        raise ApiError(
+            503,
+            Code.NO_HEALTHY_REPLICA,
+            f"all replicas of '{_shown(model)}' are gone; try again",
+            retry_after_s=5.0,
+        )
     if not fleet.all_known:
         raise ApiError(
             503,
@@ -147,9 +154,12 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
     if not model:
         message = f"'model' is missing; name one of: {served}"
         raise ApiError(400, Code.MODEL_MISSING, message, param="model")
-    asked = model[:200].encode("utf-8", "replace").decode()
-    message = f"no model '{asked}' here; name one of: {served}"
+    message = f"no model '{_shown(model)}' here; name one of: {served}"
     raise ApiError(404, Code.MODEL_NOT_FOUND, message, param="model")
+
+
+def _shown(model: str) -> str:
+    return model[:200].encode("utf-8", "replace").decode()
 
 
 def understand(intake: Intake, pool: Pool, counter: TokenCounter, request_id: str) -> Request:

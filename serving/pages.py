@@ -25,13 +25,18 @@ class Pages:
 
     async def models(self, request: HttpRequest) -> Response:  # noqa: ARG002
         """Every model that some backend serves, as OpenAI lists them."""
-        pools = self._parts.fleet.pools.values()
-        return JSONResponse({"object": "list", "data": [_model_card(pool) for pool in pools]})
+        fleet = self._parts.fleet
+        cards = [_model_card(pool) for pool in fleet.pools.values()]
+        for alias, model in fleet.aliases.items():
+            if model in fleet.pools and alias not in fleet.pools:
+                cards.append(_model_card(fleet.pools[model]) | {"id": alias})
+        return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: HttpRequest) -> Response:
         """One of them."""
+        name = request.path_params["model"]
         try:
-            return JSONResponse(_model_card(find_pool(self._parts.fleet, request.path_params["model"])))
+            return JSONResponse(_model_card(find_pool(self._parts.fleet, name)) | {"id": name})
         except ApiError as error:
             return self._refused(error)
 
@@ -69,4 +74,8 @@ class Pages:
 def _model_card(pool: Pool) -> dict[str, Any]:
     """What OpenAI says of a model, with what a backend says of it."""
     told = next((r.cards[pool.model] for r in pool.replicas if pool.model in r.cards), {})
-    return {"id": pool.model, "object": "model", "created": 0, "owned_by": "steersman"} | told
+    return (
+        {"id": pool.model, "object": "model", "created": 0, "owned_by": "steersman"}
+        | told
+        | {"id": pool.model}
+    )

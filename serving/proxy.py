@@ -125,17 +125,21 @@ class Proxy:
 
     async def _open(self, exchange: Exchange, route: Route) -> aiohttp.ClientResponse:
         """The replica's answer, up to its headers."""
-        timeouts, intake = self._settings.timeouts, exchange.intake
+        timeouts, intake, request = self._settings.timeouts, exchange.intake, exchange.prepared.request
+        replica = route.replica
         headers = H.upstream_headers(
             intake.headers,
-            authorization=route.replica.authorization,
-            request_id=exchange.prepared.request.request_id,
+            authorization=replica.authorization,
+            request_id=request.request_id,
         )
-        exchange.interrupt.expect(timeouts.connect_s + timeouts.first_byte_s, Reason.BACKEND_TIMEOUT)
+        body = replica.body_for(intake.body, intake.text.model, request.model, request.priority)
+        connect_s = replica.settings.connect_s or timeouts.connect_s
+        first_byte_s = replica.settings.first_byte_s or timeouts.first_byte_s
+        exchange.interrupt.expect(connect_s + first_byte_s, Reason.BACKEND_TIMEOUT)
         try:
-            response = await self._upstream.post(route.replica, exchange.path, intake.body, headers)
+            response = await self._upstream.post(replica, exchange.path, body, headers)
         except FAILURES as failure:
-            raise broke(self._monitor, route.replica, failure) from None
+            raise broke(self._monitor, replica, failure) from None
         if response.status in self._settings.retries.statuses:
             raise await self._turned_away(route, response)
         return response

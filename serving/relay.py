@@ -19,7 +19,7 @@ from steersman.serving.flight import Flight
 from steersman.serving.health import HealthMonitor
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
-from steersman.serving.pool import Replica
+from steersman.serving.replica import Replica
 from steersman.serving.surface import Work
 from steersman.serving.tap import Usage, read_usage
 from steersman.serving.upstream import FAILURES, describe_failure

@@ -28,7 +28,8 @@ from steersman.predictors.length import LengthPredictor
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
-from steersman.serving.pool import Fleet, Pool, Replica
+from steersman.serving.pool import Fleet, Pool
+from steersman.serving.replica import Replica
 from steersman.traces.schema import ClusterSnapshot, Decision, Observation, Request
 
 Float32 = NDArray[np.float32]
@@ -148,6 +149,8 @@ class Router:
         """Choose a replica that has not been tried; None if there is none."""
         start = perf_counter()
         now_s = self._clock()
+        if not self._refresh(prepared):
+            return None
         pool, fleet = prepared.pool, self._fleet
         snapshot = fleet.snapshot(pool, now_s)
         match_tokens = fleet.match_tokens(pool, prepared.request.block_hashes)
@@ -162,6 +165,17 @@ class Router:
         chosen = observation.replicas[decision.choice][None]
         predicted = self._deciders.latency.predict(chosen, prepared.features)[0]
         return Route(prepared, replica, decision, observation, snapshot, match_tokens, predicted, now_s)
+
+    def _refresh(self, prepared: Prepared) -> bool:
+        """Replicas may have come or gone since the last attempt. False: the model has none any more."""
+        known, now = prepared.pool, self._fleet.pools.get(prepared.pool.model)
+        if now is None:
+            return False
+        if now is not known:
+            tried = {known.replicas[i] for i in np.flatnonzero(prepared.excluded)}
+            prepared.pool = now
+            prepared.excluded = np.array([replica in tried for replica in now.replicas])
+        return True
 
     def warm_up(self) -> None:
         """Do once what is slow only the first time, so that no request pays for it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -48,8 +49,8 @@ class Backend:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+    async def start(self, secure: ssl.SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, ssl=secure)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from steersman.env.profiles import load_profile
 from steersman.predictors import ledger as L
-from steersman.serving.config import BackendSettings, HealthSettings
+from steersman.serving.backend_settings import BackendSettings
+from steersman.serving.config import HealthSettings
 from steersman.serving.pool import Fleet
 from steersman.traces.errors import ConfigError
 
