@@ -47,6 +47,13 @@ class HealthSettings(Settings):
         description="Failures in a row, of checks or requests, that take it out.",
     )
     successes: int = Field(default=2, ge=1, le=100, description="Checks in a row that bring it back.")
+    silence_s: float = Field(
+        default=1.5,
+        ge=0,
+        le=60,
+        description="A replica that owes an answer to a scrape or a check, and has sent nothing at all "
+        "for this long while most others have, gets no new requests and is checked at once; 0: never.",
+    )
     models_interval_s: float = Field(
         default=30.0,
         gt=0,

@@ -8,7 +8,7 @@ from starlette.types import Send
 
 from steersman.serving import headers as H
 from steersman.serving.intake import Intake
-from steersman.serving.interrupt import Interrupt
+from steersman.serving.interrupt import Interrupt, Reason
 from steersman.serving.router import Prepared, Route
 from steersman.serving.tap import StreamTap, Usage
 from steersman.traces.schema import Status
@@ -68,6 +68,7 @@ class Exchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status and the headers: from here on the answer is the client's."""
+        self.stay()
         self.http_status = status
         headers = [*headers, *self.decision_headers()]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
@@ -82,6 +83,15 @@ class Exchange:
         length = (b"content-length", str(len(answer.body)).encode())
         await self.start(answer.status, [*answer.headers, length])
         await self.end(answer.body)
+
+    def leave(self) -> None:
+        """Give up on the replica, of which nothing has come yet."""
+        self.interrupt.fire(Reason.BACKEND_SILENT)
+
+    def stay(self) -> None:
+        """The answer begins, or the attempt is over: there is nothing to be tried elsewhere any more."""
+        if self.route is not None:
+            self.route.replica.waiting.discard(self.leave)
 
     def decision_headers(self) -> Headers:
         """What the response says of the decision."""

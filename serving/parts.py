@@ -31,6 +31,7 @@ from steersman.serving.recorder import Recorder
 from steersman.serving.replica import Replica
 from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
+from steersman.serving.silence import SilenceWatch
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
 from steersman.traces.schema import HardwareProfile
@@ -58,8 +59,9 @@ class Parts:
     """Has the health checks and scrapers of every replica."""
     searches: list[DiscoveryLoop]
     """Discovery."""
+    silence: SilenceWatch
     watches: list[ControlLoop]
-    """All other loops."""
+    """All other loops, that one among them."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -81,6 +83,7 @@ class Parts:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await self.silence.close()
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close)
 
@@ -139,7 +142,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
     counter = TokenizerCounter(settings.tokenizer) if settings.tokenizer else CalibratedCounter()
     history = TenantHistory()
-    upstream = Upstream(settings.timeouts, settings.limits)
+    upstream = Upstream(settings.timeouts, settings.limits, clock)
     monitor = HealthMonitor(fleet, metrics)
     router = Router(fleet, models, history, metrics, clock)
     log = _open_log(settings, metrics)
@@ -159,7 +162,8 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         clock,
         sources=settings.discovery.sources,
     )
-    watches: list[ControlLoop] = []
+    silence = SilenceWatch(fleet, monitor, upstream, settings.health, clock)
+    watches: list[ControlLoop] = [silence]
     if settings.bundle.directory:
         directory = Path(settings.bundle.directory)
         watches.append(BundleWatch(directory, models, settings.bundle, metrics))
@@ -178,6 +182,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         log=log,
         membership=membership,
         searches=make_searches(settings.discovery, membership, metrics),
+        silence=silence,
         watches=watches,
     )
 

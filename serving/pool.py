@@ -74,6 +74,8 @@ class Fleet:
         self._used = 0
         self._free: list[int] = []
         self.aliases = dict(aliases or {})
+        self.suspects: set[Replica] = set()
+        """Those that have fallen silent; told by `SilenceWatch`."""
         self.former_models: set[str] = set()
         """Models that some replica served which is gone."""
         self.settled = True
@@ -163,9 +165,17 @@ class Fleet:
         matched: NDArray[np.float64] = self.prefixes.match(hashes)[pool.rows].astype(np.float64)
         return matched * self.block_tokens
 
-    def resting(self, pool: Pool, now_s: float) -> NDArray[np.bool_]:
-        """(n,): True where a replica asked to be left in peace."""
-        return np.array([replica.resting_until_s > now_s for replica in pool.replicas])
+    def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
+        """(n,): replicas that a request may not use: those it has tried, those that asked to be left in
+        peace, and the silent ones, but for these only while somebody else can take it."""
+        avoided = tried | np.array([replica.resting_until_s > now_s for replica in pool.replicas])
+        if self.suspects:
+            silent = np.array([replica in self.suspects for replica in pool.replicas])
+            rows = self.state[pool.rows]
+            can = (rows[:, L.HEALTHY] > 0) & (rows[:, L.DRAINING] == 0) & ~avoided & ~silent
+            if can.any():
+                avoided |= silent
+        return avoided
 
     def set_healthy(self, replica: Replica, healthy: bool) -> None:
         """A replica is taken out or brought back; one that went down forgets its prefix cache."""

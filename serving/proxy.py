@@ -20,7 +20,7 @@ from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet
-from steersman.serving.relay import Relay, TryElsewhere, broke
+from steersman.serving.relay import Relay, TryElsewhere, broke, unreachable
 from steersman.serving.retries import RetryBudget
 from steersman.serving.router import Route, Router
 from steersman.serving.upstream import FAILURES, Upstream
@@ -107,6 +107,7 @@ class Proxy:
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
         flight = Flight(route, self._fleet)
         response: aiohttp.ClientResponse | None = None
+        route.replica.waiting.add(exchange.leave)
         try:
             response = await self._open(exchange, route)
             await self._relay.pass_on(exchange, flight, response)
@@ -117,6 +118,7 @@ class Proxy:
                 raise
             await self._interrupted(exchange, route, reason)
         finally:
+            exchange.stay()
             if response is not None:
                 # The connection of an answer that was read to its end is back in the pool by now;
                 # any other is closed, and that ends the replica's work on it.
@@ -170,9 +172,16 @@ class Proxy:
             route.replica.resting_until_s = self._clock() + rest_s
 
     async def _interrupted(self, exchange: Exchange, route: Route, reason: Reason) -> None:
-        """The client went away, or somebody took too long."""
+        """The client went away, or somebody took too long.
+
+        Raises:
+            TryElsewhere: the replica has been taken out, and nothing had come from it.
+            ApiError: nothing had come from it in all the time there was.
+        """
         exchange.output_tokens = exchange.streamed_tokens
         exchange.reason = reason.value
+        if reason is Reason.BACKEND_SILENT:
+            raise TryElsewhere(reason.value, unreachable("it fell silent"))
         if reason is not Reason.BACKEND_TIMEOUT:
             exchange.status = Status.CANCELLED
             return

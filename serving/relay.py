@@ -46,13 +46,13 @@ def broke(monitor: HealthMonitor, replica: Replica, failure: BaseException) -> T
     """The connection failed, or ended before the answer began."""
     what = describe_failure(failure)
     monitor.failed(replica, f"a request failed: {what}")
-    error = ApiError(
-        503,
-        Code.BACKEND_UNREACHABLE,
-        f"the replica could not answer ({what}) and no other could be tried; try again",
-        retry_after_s=1.0,
-    )
-    return TryElsewhere("connection", error)
+    return TryElsewhere("connection", unreachable(what))
+
+
+def unreachable(what: str) -> ApiError:
+    """What the client is told if nobody else can be tried."""
+    message = f"the replica could not answer ({what}) and no other could be tried; try again"
+    return ApiError(503, Code.BACKEND_UNREACHABLE, message, retry_after_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,7 @@ class Relay:
                     exchange.first_token_s = self.clock()
                     flight.first_token(exchange.first_token_s)
                     await exchange.start(response.status, H.downstream_headers(response.raw_headers))
+                replica.pulse.heard(self.clock())
                 tap.feed(chunk)
                 await self._piece(exchange, chunk)
         except FAILURES as failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +12,7 @@ import orjson
 from steersman.serving.backend_settings import BackendSettings, TlsSettings
 from steersman.serving.config import HealthSettings
 from steersman.serving.health import HealthState
+from steersman.serving.pulse import Pulse
 from steersman.serving.splice import set_member
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import HardwareProfile, Priority
@@ -44,6 +45,9 @@ class Replica:
         """What the backend says of each of its models, if it was asked; by our names."""
         self.adapters: frozenset[str] = frozenset()
         """LoRA adapters in its accelerators' memory, where the engine tells; its own names."""
+        self.pulse = Pulse()
+        self.waiting: set[Callable[[], None]] = set()
+        """For each request that is here and has no first byte yet: sends it elsewhere."""
         self.resting_until_s = 0.0
         """It asked, with Retry-After, to be left in peace until then."""
         self.authorization = _authorization(settings, environment)

@@ -154,7 +154,7 @@ class Router:
         pool, fleet = prepared.pool, self._fleet
         snapshot = fleet.snapshot(pool, now_s)
         match_tokens = fleet.match_tokens(pool, prepared.request.block_hashes)
-        excluded = prepared.excluded | fleet.resting(pool, now_s)
+        excluded = fleet.avoided(pool, prepared.excluded, now_s)
         observation = observe(snapshot.state, prepared.features, match_tokens, np.array(now_s), excluded)
         policy = self._deciders.policy(pool.model)
         decision = policy.decide(observation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from steersman.serving.config import LimitSettings, TimeoutSettings
+from steersman.serving.loops import Clock
 from steersman.traces.errors import BackendError
 
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ class Upstream:
     the configured replica or nowhere.
     """
 
-    def __init__(self, timeouts: TimeoutSettings, limits: LimitSettings) -> None:
+    def __init__(
+        self, timeouts: TimeoutSettings, limits: LimitSettings, clock: Clock = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._timeouts = timeouts
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
@@ -80,9 +85,11 @@ class Upstream:
         Raises:
             One of FAILURES; `describe_failure` puts it in words.
         """
-        return await self._open.post(
+        response = await self._open.post(
             self._url(replica.url, path), data=body, headers=headers, **self._way_to(replica)
         )
+        replica.pulse.heard(self._clock())
+        return response
 
     async def get(self, replica: Replica, path: str, *, timeout_s: float) -> bytes:
         """Fetch a small page.
@@ -91,6 +98,7 @@ class Upstream:
             BackendError: unreachable, too slow, too large, or not 2xx.
         """
         headers = {"authorization": replica.authorization} if replica.authorization else {}
+        replica.pulse.asked(self._clock())
         try:
             async with (
                 asyncio.timeout(timeout_s),
@@ -98,6 +106,7 @@ class Upstream:
                     self._url(replica.url, path), headers=headers, **self._way_to(replica)
                 ) as response,
             ):
+                replica.pulse.heard(self._clock())
                 page = await response.content.read(MAX_PAGE_BYTES + 1)
                 while not response.content.at_eof() and len(page) <= MAX_PAGE_BYTES:
                     page += await response.content.read(MAX_PAGE_BYTES + 1 - len(page))

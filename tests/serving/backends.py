@@ -37,6 +37,10 @@ class Backend:
     running: int = 0
     health_status: int = 200
     metrics: bytes | None = None
+    frozen: bool = False
+    """It takes connections and requests, and answers none, not even checks, until it thaws."""
+    pages_frozen: bool = False
+    """As above, for checks and scrapes only."""
     received: list[Received] = field(default_factory=list)
     hung_up: int = 0
     """Requests whose client went away before the answer was complete."""
@@ -81,6 +85,11 @@ class Backend:
     async def _dispatch(
         self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        is_page = request.path in {"/health", "/v1/models", "/metrics"}
+        while self.frozen or (is_page and self.pages_frozen):
+            await asyncio.sleep(0.005)
+            if reader.at_eof():
+                raise ConnectionResetError
         if request.path == "/health":
             await whole(b"", status=self.health_status)(request, writer)
         elif request.path == "/v1/models":
