@@ -92,6 +92,16 @@ class RetrySettings(Settings):
     max_retry_after_s: float = Field(
         default=60.0, ge=0, description="Longest Retry-After for which a replica is left in peace."
     )
+    most_broken: int = Field(
+        default=3,
+        ge=0,
+        le=100,
+        description="Replicas whose connection may break on one body, one after the other, before it is "
+        "refused; one less than there are, if that is fewer, but at least 2; 0: no limit.",
+    )
+    broken_rest_s: float = Field(
+        default=60.0, ge=0, le=3600, description="For how long it is refused then, in seconds."
+    )
 
 
 class LimitSettings(Settings):

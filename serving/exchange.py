@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.types import Send
@@ -9,6 +10,7 @@ from starlette.types import Send
 from steersman.serving import headers as H
 from steersman.serving.intake import Intake
 from steersman.serving.interrupt import Interrupt, Reason
+from steersman.serving.replica import Replica
 from steersman.serving.router import Prepared, Route
 from steersman.serving.tap import StreamTap, Usage
 from steersman.traces.schema import Status
@@ -45,6 +47,12 @@ class Exchange:
     output_tokens: int = 0
     reason: str = ""
     """Why it did not end well."""
+    faults: list[tuple[Replica, str]] = field(default_factory=list)
+    """Replicas it failed on, and how; told by the proxy, judged by `Blame`."""
+    digest: bytes = b""
+    """Hash of the body, once somebody needed it."""
+    answered: Callable[[Exchange], None] | None = None
+    """Told once, when a replica's answer begins that is no failure of its own."""
     tap: StreamTap = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +77,8 @@ class Exchange:
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status and the headers: from here on the answer is the client's."""
         self.stay()
+        if self.answered is not None and status < 500:
+            self.answered(self)
         self.http_status = status
         headers = [*headers, *self.decision_headers()]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})

@@ -65,6 +65,9 @@ class RouterMetrics:
         )
         self.retries = counter("retries", "Attempts after the first, by what failed", "reason")
         self.retries_denied = counter("retries_denied", "Retries that the budget did not allow")
+        self.blamed_requests = counter(
+            "blamed_requests", "Requests that failed on several replicas, of which none was charged"
+        )
         # Replicas.
         self.replica_requests = counter(
             "replica_requests", "Requests by the replica that served them last", "replica", "status"

@@ -168,7 +168,8 @@ class Fleet:
     def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
         """(n,): replicas that a request may not use: those it has tried, those that asked to be left in
         peace, and the silent ones, but for these only while somebody else can take it."""
-        avoided = tried | np.array([replica.resting_until_s > now_s for replica in pool.replicas])
+        resting = [replica.resting_until_s > now_s for replica in pool.replicas]
+        avoided: NDArray[np.bool_] = tried | np.array(resting, dtype=np.bool_)
         if self.suspects:
             silent = np.array([replica in self.suspects for replica in pool.replicas])
             rows = self.state[pool.rows]

@@ -11,6 +11,7 @@ import asyncio
 import aiohttp
 
 from steersman.serving import headers as H
+from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.exchange import Answer, Exchange
@@ -20,7 +21,7 @@ from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet
-from steersman.serving.relay import Relay, TryElsewhere, broke, unreachable
+from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
 from steersman.serving.router import Route, Router
 from steersman.serving.upstream import FAILURES, Upstream
@@ -46,10 +47,10 @@ class Proxy:
         self._fleet = fleet
         self._router = router
         self._upstream = upstream
-        self._monitor = monitor
         self._metrics = metrics
         self._clock = clock
-        self._relay = Relay(settings, monitor, clock)
+        self._blame = Blame(monitor, settings.retries, metrics, clock)
+        self._relay = Relay(settings, monitor, self._blame, clock)
         self._budget = RetryBudget(settings.retries)
 
     async def serve(self, exchange: Exchange) -> None:
@@ -59,8 +60,16 @@ class Proxy:
             ApiError: nothing was sent, and this is what to tell the client.
         """
         self._budget.request()
+        exchange.answered = self._blame.answered
+        try:
+            await self._serve(exchange)
+        finally:
+            self._blame.unanswered(exchange)
+
+    async def _serve(self, exchange: Exchange) -> None:
         failure: TryElsewhere | None = None
         while True:
+            self._blame.check(exchange)
             route = self._router.choose(exchange.prepared)
             if route is None:
                 break
@@ -70,6 +79,7 @@ class Proxy:
                 await self._attempt(exchange, route)
             except TryElsewhere as elsewhere:
                 failure = elsewhere
+                self._blame.failed(exchange, route.replica, elsewhere)
                 if not self._may_retry(exchange, elsewhere):
                     break
             else:
@@ -141,29 +151,27 @@ class Proxy:
         try:
             response = await self._upstream.post(replica, exchange.path, body, headers)
         except FAILURES as failure:
-            raise broke(self._monitor, replica, failure) from None
+            raise broken(failure) from None
         if response.status in self._settings.retries.statuses:
             raise await self._turned_away(route, response)
         return response
 
     async def _turned_away(self, route: Route, response: aiohttp.ClientResponse) -> TryElsewhere:
         """The replica answered a status that is tried elsewhere."""
-        replica = route.replica
         self._note_retry_after(route, response)
-        if response.status >= 500:
-            self._monitor.failed(replica, f"answered {response.status}")
         try:
             body = await response.content.read(_MOST_ERROR_BYTES)
             while not response.content.at_eof() and len(body) < _MOST_ERROR_BYTES:
                 body += await response.content.read(_MOST_ERROR_BYTES - len(body))
         except FAILURES as failure:
-            return broke(self._monitor, replica, failure)
+            return broken(failure)
         finally:
             response.close()
         answer = Answer(response.status, H.downstream_headers(response.raw_headers), body)
-        message = f"replica {replica.id} answered {response.status}; try again"
+        message = f"replica {route.replica.id} answered {response.status}; try again"
         error = ApiError(502, Code.BACKEND_UNREACHABLE, message)
-        return TryElsewhere(f"status_{response.status}", error, answer)
+        fault = f"answered {response.status}" if response.status >= 500 else ""
+        return TryElsewhere(f"status_{response.status}", error, answer, fault=fault)
 
     def _note_retry_after(self, route: Route, response: aiohttp.ClientResponse) -> None:
         value = response.headers.get("retry-after", "")
@@ -185,7 +193,7 @@ class Proxy:
         if reason is not Reason.BACKEND_TIMEOUT:
             exchange.status = Status.CANCELLED
             return
-        self._monitor.failed(route.replica, "a request timed out")
+        self._blame.failed_midway(exchange, route.replica, "a request timed out", broke=False)
         if exchange.first_token_s is not None:
             await self._relay.break_stream(exchange, Code.BACKEND_TIMEOUT, "the replica fell silent")
             return
