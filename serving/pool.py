@@ -11,6 +11,7 @@ there has ended, and only then to another one; what is decided meanwhile is deci
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from steersman.env.engine_metrics import EngineMetrics
 from steersman.predictors import ledger as L
 from steersman.predictors.prefix_index import PrefixIndex
-from steersman.serving.backend_settings import BackendSettings
+from steersman.serving.backend_settings import BackendSettings, TlsSettings
 from steersman.serving.config import HealthSettings
 from steersman.serving.replica import Replica
 from steersman.traces.errors import ConfigError
@@ -70,6 +71,7 @@ class Fleet:
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._health = health
+        self._contexts: dict[TlsSettings, ssl.SSLContext] = {}
         self._matrix = np.zeros((MOST_REPLICAS, L.STATE_WIDTH))
         self._used = 0
         self._free: list[int] = []
@@ -101,7 +103,7 @@ class Fleet:
         index = self._free[-1] if self._free else self._used
         if index >= MOST_REPLICAS:
             raise ConfigError(f"backend '{backend.replica_id}': more than {MOST_REPLICAS} replicas")
-        replica = Replica(index, backend, profile, self._health, self._environment)
+        replica = Replica(index, backend, profile, self._health, self._environment, self._contexts)
         row = self._matrix[index]
         row[:] = L.new_row(profile)
         row[L.BASE_WEIGHT] *= backend.weight

@@ -32,6 +32,7 @@ class Replica:
         profile: HardwareProfile,
         health: HealthSettings,
         environment: Mapping[str, str],
+        contexts: dict[TlsSettings, ssl.SSLContext],
     ) -> None:
         self.index = index
         """Its row in the fleet's state."""
@@ -51,7 +52,12 @@ class Replica:
         self.resting_until_s = 0.0
         """It asked, with Retry-After, to be left in peace until then."""
         self.authorization = _authorization(settings, environment)
-        self.tls = _tls_context(settings)
+        self.tls: ssl.SSLContext | None = None
+        """None for a plain connection."""
+        if urlsplit(settings.url).scheme == "https":
+            if settings.tls not in contexts:  # reading the system's authorities takes a while
+                contexts[settings.tls] = _tls_context(settings)
+            self.tls = contexts[settings.tls]
         self.server_name = settings.tls.server_name or None
         self._public = {own: name for name, own in settings.names.items()}
 
@@ -101,10 +107,7 @@ def _authorization(settings: BackendSettings, environment: Mapping[str, str]) ->
     return f"Bearer {key}"
 
 
-def _tls_context(settings: BackendSettings) -> ssl.SSLContext | None:
-    """None for a plain connection."""
-    if urlsplit(settings.url).scheme != "https":
-        return None
+def _tls_context(settings: BackendSettings) -> ssl.SSLContext:
     tls: TlsSettings = settings.tls
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
