@@ -1,11 +1,6 @@
-"""The metrics pages of inference engines: what the names are, and how to read them.
+"""Reading the metrics pages of inference engines; their names are in `env/engine_dialects.py`.
 
-One table per engine ("dialect"), newest name first, so that an engine which renames a metric costs one
-line here. The scraper reads with these tables and the emulated backend writes with them. Nothing here
-imports more than the standard library.
-
-Names are taken from the engines' own documentation: vLLM (v0 and v1), SGLang, TensorRT-LLM and its
-Triton backend, Text Generation Inference.
+Nothing here imports more than the standard library.
 """
 
 from __future__ import annotations
@@ -15,91 +10,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from steersman.env.engine_dialects import DIALECTS, Dialect, Metric
 from steersman.traces.errors import BackendError
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """A metrics page above this is refused: a vLLM page with many LoRA adapters is about 200 KiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One name on the page, optionally one value of one label."""
-
-    name: str
-    label: str = ""
-    value: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """Where an engine tells what. Each field lists alternatives, the newest first."""
-
-    name: str
-    running: tuple[Metric, ...]
-    waiting: tuple[Metric, ...]
-    kv_usage: tuple[Metric, ...] = ()
-    """Fraction of KV memory in use, 0 to 1 (vLLM's `_perc` too)."""
-    prefix_queries: tuple[Metric, ...] = ()
-    prefix_hits: tuple[Metric, ...] = ()
-    preemptions: tuple[Metric, ...] = ()
-    cache_config: tuple[Metric, ...] = ()
-    """Info metric whose labels `block_size` and `num_gpu_blocks` give the KV capacity."""
-    ttft: tuple[Metric, ...] = ()
-    """Histogram, seconds; so are the three below. Read by people, written by the emulator."""
-    inter_token: tuple[Metric, ...] = ()
-    e2e: tuple[Metric, ...] = ()
-    queue_time: tuple[Metric, ...] = ()
-    waiting_is_total: bool = False
-    """`waiting` counts the running ones too."""
-
-
-def _names(*names: str) -> tuple[Metric, ...]:
-    return tuple(Metric(name) for name in names)
-
-
-VLLM = Dialect(
-    name="vllm",
-    running=_names("vllm:num_requests_running"),
-    waiting=_names("vllm:num_requests_waiting"),
-    kv_usage=_names("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-    prefix_queries=_names("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-    prefix_hits=_names("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-    preemptions=_names("vllm:num_preemptions_total"),
-    cache_config=_names("vllm:cache_config_info"),
-    ttft=_names("vllm:time_to_first_token_seconds"),
-    inter_token=_names("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-    e2e=_names("vllm:e2e_request_latency_seconds"),
-    queue_time=_names("vllm:request_queue_time_seconds"),
-)
-SGLANG = Dialect(
-    name="sglang",
-    running=_names("sglang:num_running_reqs"),
-    waiting=_names("sglang:num_queue_reqs"),
-    kv_usage=_names("sglang:token_usage"),
-    ttft=_names("sglang:time_to_first_token_seconds"),
-    inter_token=_names("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
-    e2e=_names("sglang:e2e_request_latency_seconds"),
-)
-TENSORRT_LLM = Dialect(
-    name="tensorrt-llm",
-    running=_names("trtllm_num_requests_running"),
-    waiting=_names("trtllm_num_requests_waiting"),
-    kv_usage=_names("trtllm_kv_cache_utilization"),
-)
-TRITON = Dialect(
-    name="triton",
-    running=(Metric("nv_trt_llm_request_metrics", "request_type", "scheduled"),),
-    waiting=(Metric("nv_trt_llm_request_metrics", "request_type", "active"),),
-    kv_usage=(Metric("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
-    waiting_is_total=True,
-)
-TGI = Dialect(
-    name="tgi",
-    running=_names("tgi_batch_current_size"),
-    waiting=_names("tgi_queue_size"),
-)
-
-DIALECTS: tuple[Dialect, ...] = (VLLM, SGLANG, TENSORRT_LLM, TRITON, TGI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +35,8 @@ class EngineMetrics:
     prefix_hits: float = 0.0
     preemptions: float = 0.0
     """Counter."""
+    adapters: frozenset[str] = frozenset()
+    """LoRA adapters in the accelerators' memory; empty where the engine does not tell."""
 
 
 def parse_metrics(page: bytes) -> EngineMetrics:
@@ -138,7 +55,7 @@ def parse_metrics(page: bytes) -> EngineMetrics:
         )
     text = b"\n" + page
     for dialect in DIALECTS:
-        running = _first_told(text, dialect.running)
+        running = _first_told(text, dialect.running, dialect)
         if running:
             return _read(text, dialect, running)
     known = ", ".join(dialect.running[0].name for dialect in DIALECTS)
@@ -146,10 +63,10 @@ def parse_metrics(page: bytes) -> EngineMetrics:
 
 
 def _read(text: bytes, dialect: Dialect, running: list[float]) -> EngineMetrics:
-    waiting = sum(_first_told(text, dialect.waiting))
+    waiting = sum(_first_told(text, dialect.waiting, dialect))
     if dialect.waiting_is_total:
         waiting = max(waiting - sum(running), 0.0)
-    usage = _first_told(text, dialect.kv_usage)
+    usage = _first_told(text, dialect.kv_usage, dialect)
     mean_usage = sum(usage) / len(usage) if usage else 0.0
     return EngineMetrics(
         dialect=dialect.name,
@@ -157,36 +74,62 @@ def _read(text: bytes, dialect: Dialect, running: list[float]) -> EngineMetrics:
         waiting=waiting,
         kv_usage=min(mean_usage, 1.0),
         kv_capacity_tokens=_kv_capacity_tokens(text, dialect),
-        prefix_queries=sum(_first_told(text, dialect.prefix_queries)),
-        prefix_hits=sum(_first_told(text, dialect.prefix_hits)),
-        preemptions=sum(_first_told(text, dialect.preemptions)),
+        adapters=_adapters(text, dialect),
+        prefix_queries=sum(_first_told(text, dialect.prefix_queries, dialect)),
+        prefix_hits=sum(_first_told(text, dialect.prefix_hits, dialect)),
+        preemptions=sum(_first_told(text, dialect.preemptions, dialect)),
     )
 
 
-def _first_told(text: bytes, alternatives: tuple[Metric, ...]) -> list[float]:
+def _first_told(text: bytes, alternatives: tuple[Metric, ...], dialect: Dialect) -> list[float]:
     """One value per rank of the first alternative on the page; empty if there is none."""
     for metric in alternatives:
-        wanted = f'{metric.label}="{metric.value}"'.encode() if metric.label else b""
-        values = [
-            _number(metric.name, value)
-            for labels, value in _samples(text, metric.name)
-            if not wanted or wanted in labels
-        ]
-        told = [value for value in values if not math.isnan(value)]
+        told: dict[bytes, float] = {}
+        for place, (labels, text_value) in enumerate(_samples(text, metric.name)):
+            value = _number(metric.name, text_value)
+            if math.isnan(value) or not _is_meant(labels, metric, dialect):
+                continue
+            rank = _label(labels, dialect.rank) if dialect.rank else str(place).encode()
+            told[rank] = max(value, told.get(rank, 0.0))
         if told:
-            return told
+            return list(told.values())
     return []
 
 
+def _is_meant(labels: bytes, metric: Metric, dialect: Dialect) -> bool:
+    if metric.label and _label(labels, metric.label) != metric.value.encode():
+        return False
+    return not dialect.total_where_empty or not _label(labels, dialect.total_where_empty)
+
+
+def _label(labels: bytes, name: str) -> bytes:
+    """Value of a label as it is written; empty if it is not there."""
+    match = re.search(rb"[{,]\s*" + name.encode() + rb'="((?:[^"\\]|\\.)*)"', labels)
+    return match[1] if match else b""
+
+
+def _adapters(text: bytes, dialect: Dialect) -> frozenset[str]:
+    """Of the sample written last: each change of the list makes another one, and the old ones stay."""
+    for metric in dialect.lora:
+        samples = [
+            (_number(metric.name, value), labels) for labels, value in _samples(text, metric.name)
+        ]
+        if samples:
+            listed = _label(max(samples)[1], "running_lora_adapters").decode("utf-8", "replace")
+            return frozenset(filter(None, (name.strip() for name in listed.split(","))))
+    return frozenset()
+
+
 def _kv_capacity_tokens(text: bytes, dialect: Dialect) -> float:
-    total = 0.0
+    total = sum(_first_told(text, dialect.kv_capacity, dialect))
+    blocks = _first_told(text, dialect.kv_blocks, dialect)
+    if blocks:
+        total += sum(blocks) * max(_first_told(text, dialect.kv_block_tokens, dialect), default=0.0)
     for metric in dialect.cache_config:
         for labels, _ in _samples(text, metric.name):
-            block = re.search(rb'block_size="(\d{1,6})"', labels)
-            # `num_gpu_blocks_override` ends otherwise, so the quote tells them apart.
-            blocks = re.search(rb'num_gpu_blocks="(\d{1,9})"', labels)
-            if block and blocks:
-                total += float(int(block[1]) * int(blocks[1]))
+            block, count = _label(labels, "block_size"), _label(labels, "num_gpu_blocks")
+            if block.isdigit() and count.isdigit() and len(block) < 7 and len(count) < 10:
+                total += float(int(block) * int(count))
     return total
 
 

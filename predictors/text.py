@@ -23,6 +23,8 @@ from steersman.traces.schema import Priority, QuestionType, Request, ToolChoice
 MOST_TEXTS_SEARCHED = 4
 """Source code is looked for in the last few messages; a fenced block anywhere."""
 _PART = 2**18
+_PAIRED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
+"""Where bodies that ask for scores or a ranking (vLLM, SGLang, Cohere, Jina) have their texts."""
 MOST_TOOLS = 2**15 - 1
 MOST_LIMIT = 2**31 - 1
 
@@ -97,7 +99,8 @@ class TextFeatures:
 
 
 def text_features(body: Any) -> TextFeatures:
-    """Read a body of `/v1/chat/completions`, `/v1/completions` or `/v1/responses`, already parsed.
+    """Read a body of `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/embeddings`,
+    `/v1/rerank` or `/v1/score`, already parsed.
 
     Never raises. Anything but a mapping has no features.
     """
@@ -167,13 +170,20 @@ class _Prompt:
         if isinstance(instructions, str):
             self.add(instructions)
         messages = body.get("messages", body.get("input", body.get("prompt")))
-        self.chat = "messages" in body or isinstance(body.get("input"), list)
+        self.chat = "messages" in body or _has_messages(body.get("input"))
         if isinstance(messages, str):
             self.add(messages)
             self.last_user_at = len(self.texts) - 1
             self.turns = 1
         elif isinstance(messages, list):
             self._read_list(messages)
+        for key in _PAIRED:
+            texts = body.get(key)
+            for text in texts if isinstance(texts, list) else (texts,):
+                if isinstance(text, str):
+                    self.add(text)
+                elif isinstance(text, Mapping) and isinstance(text.get("text"), str):
+                    self.add(text["text"])
 
     def _read_list(self, items: list[Any]) -> None:
         if items and all(type(item) is int for item in items):
@@ -216,6 +226,10 @@ class _Prompt:
         if self.ids:
             # Four bytes an id: sixteen ids fill a block, as sixteen tokens of text do.
             yield array("I", self.ids[: MOST_BLOCKS * BLOCK_TOKENS]).tobytes()
+
+
+def _has_messages(items: Any) -> bool:
+    return isinstance(items, list) and any(isinstance(item, Mapping) for item in items)
 
 
 def _content(content: Any) -> tuple[list[str], int]:

@@ -1,88 +1,21 @@
 """The router's configuration: one YAML file, one model per section.
 
-Every key has a default but `backends`. Unknown keys are refused. Relative paths are relative to the
-working directory. Secrets are never in the file: a
-backend's API key is named by the environment variable that holds it.
+Every key has a default; there must be `backends`, or a `discovery` that finds them. Unknown keys are
+refused. Relative paths are relative to the working directory. Secrets are never in the file: a backend's
+API key is named by the environment variable that holds it.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from steersman.agents.guard import GuardSettings
+from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
+from steersman.serving.discovery.settings import DiscoverySettings
+from steersman.traces.schema import Priority
 from steersman.traces.settings import Settings
-
-REPLICA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,63}")
-"""It goes into a response header, metric labels and logs, so it is kept this plain."""
-
-
-class BackendSettings(Settings):
-    """One replica: a server that speaks the OpenAI API."""
-
-    url: str = Field(description="Base URL, for example http://10.0.0.7:8000; a final /v1 is dropped.")
-    id: str = Field(default="", description="Name in logs, metrics and headers; default host:port.")
-    models: tuple[str, ...] = Field(
-        default=(), description="Models it serves; empty to ask the backend's /v1/models."
-    )
-    profile: str = Field(
-        default="", description="Hardware profile: a bundled name or a YAML file; '' for the router's."
-    )
-    max_num_seqs: int | None = Field(
-        default=None, ge=1, description="The engine's --max-num-seqs, if not the profile's."
-    )
-    max_batched_tokens: int | None = Field(
-        default=None, ge=1, description="The engine's --max-num-batched-tokens, if not the profile's."
-    )
-    weight: float = Field(
-        default=1.0, gt=0, le=100, description="Factor on its base weight in the weighted policies."
-    )
-    api_key_env: str = Field(
-        default="",
-        description="Environment variable with the backend's API key; '' passes the client's on.",
-    )
-    metrics_path: str = Field(
-        default="/metrics", description="Page with the engine's metrics; '' if it has none."
-    )
-    health_path: str = Field(default="/health", description="Answers 2xx while the replica is well.")
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            parts.port  # noqa: B018 (reading it checks it)
-        except ValueError as error:
-            raise ValueError(f"not a URL ({error}); write it like http://host:8000") from None
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("not an http(s) URL; write it like http://host:8000")
-        if parts.username or parts.password:
-            raise ValueError("has credentials in it; name them with api_key_env instead")
-        if parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f]", url):
-            raise ValueError("has a query, a fragment or blanks; write it like http://host:8000")
-        return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-    @field_validator("id")
-    @classmethod
-    def _check_id(cls, name: str) -> str:
-        if name and not REPLICA_ID.fullmatch(name):
-            raise ValueError("use up to 64 letters, digits and . _ : -")
-        return name
-
-    @field_validator("metrics_path", "health_path")
-    @classmethod
-    def _check_path(cls, path: str) -> str:
-        if path and not re.fullmatch(r"/[!-~]*", path):
-            raise ValueError("write a path that begins with /")
-        return path
-
-    @property
-    def replica_id(self) -> str:
-        """`id`, or host:port of the URL."""
-        return self.id or urlsplit(self.url).netloc
 
 
 class ScrapeSettings(Settings):
@@ -114,6 +47,19 @@ class HealthSettings(Settings):
         description="Failures in a row, of checks or requests, that take it out.",
     )
     successes: int = Field(default=2, ge=1, le=100, description="Checks in a row that bring it back.")
+    silence_s: float = Field(
+        default=1.5,
+        ge=0,
+        le=60,
+        description="A replica that owes an answer to a scrape or a check, and has sent nothing at all "
+        "for this long while most others have, gets no new requests and is checked at once; 0: never.",
+    )
+    models_interval_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="Time between two looks at the models (and adapters) it lists, in seconds.",
+    )
 
 
 class TimeoutSettings(Settings):
@@ -145,6 +91,16 @@ class RetrySettings(Settings):
     )
     max_retry_after_s: float = Field(
         default=60.0, ge=0, description="Longest Retry-After for which a replica is left in peace."
+    )
+    most_broken: int = Field(
+        default=3,
+        ge=0,
+        le=100,
+        description="Replicas whose connection may break on one body, one after the other, before it is "
+        "refused; one less than there are, if that is fewer, but at least 2; 0: no limit.",
+    )
+    broken_rest_s: float = Field(
+        default=60.0, ge=0, le=3600, description="For how long it is refused then, in seconds."
     )
 
 
@@ -220,7 +176,14 @@ class RouterSettings(Settings):
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 for any free one.")
     backends: tuple[BackendSettings, ...] = Field(
-        min_length=1, description="The replicas. Those that serve the same model form its pool."
+        default=(), description="The replicas. Those that serve the same model form its pool."
+    )
+    discovery: DiscoverySettings = Field(
+        default=DiscoverySettings(), description="Where more of them are found, while the router runs."
+    )
+    aliases: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further names of models: what a client may ask for, and the model that serves it.",
     )
     profile: str = Field(
         default="a100-llama-3.1-8b", description="Hardware profile of backends that name none."
@@ -238,12 +201,26 @@ class RouterSettings(Settings):
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), description="Patience, in seconds.")
     retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")
+    objectives: dict[str, int] = Field(
+        default_factory=dict,
+        description="Priority, 0 to 3, of each name in x-llm-d-inference-objective; {}: not looked at.",
+    )
     outcome_log: OutcomeLogSettings = Field(
         default=OutcomeLogSettings(), description="The log of decisions and outcomes."
     )
 
+    @field_validator("objectives")
+    @classmethod
+    def _check_objectives(cls, objectives: dict[str, int]) -> dict[str, int]:
+        for name, priority in objectives.items():
+            if priority not in tuple(Priority):
+                raise ValueError(f"'{name}' has priority {priority}; use 0 (interactive) to 3")
+        return objectives
+
     @model_validator(mode="after")
     def _check_unique(self) -> Self:
+        if not self.backends and not self.discovery.sources:
+            raise ValueError("no 'backends' and no 'discovery'; name a replica, or where to find them")
         seen: dict[str, str] = {}
         for backend in self.backends:
             name = backend.replica_id

@@ -19,6 +19,7 @@ import orjson
 class Code(StrEnum):
     """Machine-readable reasons."""
 
+    INVALID_HTTP = "invalid_http"
     INVALID_JSON = "invalid_json"
     INVALID_HEADER = "invalid_header"
     MODEL_MISSING = "model_missing"
@@ -31,6 +32,7 @@ class Code(StrEnum):
     NO_HEALTHY_REPLICA = "no_healthy_replica"
     MODELS_NOT_KNOWN_YET = "models_not_known_yet"
     BACKEND_UNREACHABLE = "backend_unreachable"
+    REQUEST_BREAKS_REPLICAS = "request_breaks_replicas"
     BACKEND_TIMEOUT = "backend_timeout"
     STREAM_BROKEN = "stream_broken"
     INTERNAL_ERROR = "internal_error"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.types import Send
 
 from steersman.serving import headers as H
 from steersman.serving.intake import Intake
-from steersman.serving.interrupt import Interrupt
+from steersman.serving.interrupt import Interrupt, Reason
+from steersman.serving.replica import Replica
 from steersman.serving.router import Prepared, Route
 from steersman.serving.tap import StreamTap, Usage
 from steersman.traces.schema import Status
@@ -31,7 +33,6 @@ class Exchange:
 
     intake: Intake
     prepared: Prepared
-    path: str
     interrupt: Interrupt
     send: Send
     retries: int = 0
@@ -48,15 +49,38 @@ class Exchange:
     """None where nobody looked."""
     reason: str = ""
     """Why it did not end well."""
-    tap: StreamTap = field(default_factory=StreamTap)
+    faults: list[tuple[Replica, str]] = field(default_factory=list)
+    """Replicas it failed on, and how; told by the proxy, judged by `Blame`."""
+    digest: bytes = b""
+    """Hash of the body, once somebody needed it."""
+    answered: Callable[[Exchange], None] | None = None
+    """Told once, when a replica's answer begins that is no failure of its own."""
+    tap: StreamTap = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tap = self.intake.api.tap()
+
+    @property
+    def path(self) -> str:
+        """Path and query, as the client wrote them; the server takes printable ASCII only."""
+        path, query = self.intake.api.path, self.intake.query
+        return f"{path}?{query.decode('latin-1')}" if query else path
 
     @property
     def streamed_tokens(self) -> int:
         """Output tokens so far, where the backend has not said."""
         return self.tap.estimated_tokens(chat=self.intake.text.chat)
 
+    @property
+    def queue_s(self) -> float:
+        """From arrival until it was sent to the replica that has it, attempts before that included."""
+        return self.route.dispatched_s - self.intake.arrival_s if self.route else 0.0
+
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status and the headers: from here on the answer is the client's."""
+        self.stay()
+        if self.answered is not None and status < 500:
+            self.answered(self)
         self.http_status = status
         headers = [*headers, *self.decision_headers()]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
@@ -72,6 +96,15 @@ class Exchange:
         await self.start(answer.status, [*answer.headers, length])
         await self.end(answer.body)
 
+    def leave(self) -> None:
+        """Give up on the replica, of which nothing has come yet."""
+        self.interrupt.fire(Reason.BACKEND_SILENT)
+
+    def stay(self) -> None:
+        """The answer begins, or the attempt is over: there is nothing to be tried elsewhere any more."""
+        if self.route is not None:
+            self.route.replica.waiting.discard(self.leave)
+
     def decision_headers(self) -> Headers:
         """What the response says of the decision."""
         headers = [(H.DECISION_HEADER, self.prepared.request.request_id.encode())]
@@ -80,6 +113,7 @@ class Exchange:
             headers += [
                 (H.REPLICA_HEADER, self.route.replica.id.encode()),
                 (H.POLICY_HEADER, decision.policy.encode()),
+                (H.QUEUE_HEADER, b"%.1f" % (1000.0 * self.queue_s)),
             ]
             if decision.fallback_reason:
                 headers.append((H.FALLBACK_HEADER, decision.fallback_reason.encode()))

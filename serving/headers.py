@@ -8,7 +8,7 @@ system's header means the same, that name too; ours wins.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from steersman.serving.errors import ApiError, Code
@@ -19,6 +19,7 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 SESSION = (b"x-session-id",)
 TENANT = (b"x-steersman-tenant", b"x-llm-d-inference-fairness-id")
 PRIORITY = (b"x-steersman-priority",)
+OBJECTIVE = b"x-llm-d-inference-objective"
 TTFT_SLO = (b"x-steersman-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
 TPOT_SLO = (b"x-steersman-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
 
@@ -26,6 +27,7 @@ REPLICA_HEADER = b"x-steersman-replica"
 POLICY_HEADER = b"x-steersman-policy"
 DECISION_HEADER = b"x-steersman-decision-id"
 FALLBACK_HEADER = b"x-steersman-fallback"
+QUEUE_HEADER = b"x-steersman-queue-ms"
 
 HOP_BY_HOP = frozenset(
     (
@@ -46,14 +48,14 @@ HOP_BY_HOP = frozenset(
 _NOT_UPSTREAM = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding"}
 """Set by the client session itself. Answers are asked for uncompressed: their usage is read."""
 _NOT_DOWNSTREAM = HOP_BY_HOP | {b"date", b"server", b"content-length"}
-_OURS = frozenset((REPLICA_HEADER, POLICY_HEADER, DECISION_HEADER, FALLBACK_HEADER))
+_OURS = frozenset((REPLICA_HEADER, POLICY_HEADER, DECISION_HEADER, FALLBACK_HEADER, QUEUE_HEADER))
 
 _PRIORITIES = {
     key: priority
     for priority in Priority
     for key in (str(priority.value), f"p{priority.value}", priority.name.lower().replace("_", "-"))
 }
-_HINTS = frozenset((*SESSION, *TENANT, *PRIORITY, *TTFT_SLO, *TPOT_SLO))
+_HINTS = frozenset((*SESSION, *TENANT, *PRIORITY, OBJECTIVE, *TTFT_SLO, *TPOT_SLO))
 _NAME = re.compile(r"[!-~]{1,256}")
 _MILLISECONDS = re.compile(r"\d{1,9}(\.\d{1,6})?")
 
@@ -72,8 +74,13 @@ class Hints:
 NO_HINTS = Hints()
 
 
-def parse_hints(headers: RawHeaders) -> Hints:
+def parse_hints(headers: RawHeaders, objectives: Mapping[str, int] | None = None) -> Hints:
     """Read and validate the hints.
+
+    Args:
+        headers: names in lower case.
+        objectives: llm-d's names for what is asked for, with the priority each has; without any, that
+            header is none of ours and only travels on.
 
     Raises:
         ApiError: 400, naming the header and what it should be.
@@ -85,7 +92,7 @@ def parse_hints(headers: RawHeaders) -> Hints:
     return Hints(
         session_id=_name(_first(told, SESSION)) or None,
         tenant=_name(_first(told, TENANT)),
-        priority=Priority.INTERACTIVE if priority is None else _priority(*priority),
+        priority=_objective(told, objectives or {}) if priority is None else _priority(*priority),
         ttft_slo_s=_seconds(_first(told, TTFT_SLO)),
         tpot_slo_s=_seconds(_first(told, TPOT_SLO)),
     )
@@ -159,6 +166,15 @@ def _priority(name: bytes, value: str) -> Priority:
     if priority is None:
         raise _refusal(name, "use 0 to 3, or interactive, semi-interactive, batch, background")
     return priority
+
+
+def _objective(told: Mapping[bytes, str], objectives: Mapping[str, int]) -> Priority:
+    name = told.get(OBJECTIVE, "")
+    if not name or not objectives:
+        return Priority.INTERACTIVE
+    if name not in objectives:
+        raise _refusal(OBJECTIVE, f"use one of: {', '.join(sorted(objectives))}")
+    return Priority(objectives[name])
 
 
 def _seconds(hint: tuple[bytes, str] | None) -> float | None:

@@ -8,6 +8,7 @@ in a row. Client errors say nothing about a replica.
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,7 +19,8 @@ from steersman.traces.errors import BackendError
 
 if TYPE_CHECKING:
     from steersman.serving.metrics import RouterMetrics
-    from steersman.serving.pool import Fleet, Replica
+    from steersman.serving.pool import Fleet
+    from steersman.serving.replica import Replica
 
 logger = logging.getLogger("steersman.serving")
 
@@ -103,16 +105,19 @@ class HealthCheck:
         self._monitor = monitor
         self._upstream = upstream
         self._settings = settings
+        self._asked_at_s = -math.inf
 
-    async def step(self, now_s: float) -> float:  # noqa: ARG002
+    async def step(self, now_s: float) -> float:
         """Check once; returns the interval."""
         replica = self._replica
         was_healthy = replica.health.healthy
         try:
             if replica.settings.health_path:
                 await self._get(replica.settings.health_path)
-            if not replica.cards or not was_healthy:
+            due = now_s - self._asked_at_s >= self._settings.models_interval_s
+            if not replica.cards or not was_healthy or due:
                 await self._ask_models()
+                self._asked_at_s = now_s
         except BackendError as error:
             self._monitor.failed(replica, str(error))
         else:

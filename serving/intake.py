@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +15,11 @@ from starlette.types import Receive, Scope
 from steersman.predictors.text import TextFeatures, text_features
 from steersman.predictors.tokens import TokenCounter
 from steersman.predictors.wording import Wording
-from steersman.serving.config import LimitSettings, TimeoutSettings
+from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.headers import Hints, header_bytes, parse_hints
 from steersman.serving.pool import Fleet, Pool
+from steersman.serving.surface import ApiPath, Work
 from steersman.traces.schema import Request
 
 
@@ -29,6 +31,7 @@ class ClientGone(Exception):  # noqa: N818 (not an error)
 class Intake:
     """One request, read and understood."""
 
+    api: ApiPath
     headers: list[tuple[bytes, bytes]]
     query: bytes
     body: bytes
@@ -38,7 +41,7 @@ class Intake:
 
 
 async def read_request(
-    scope: Scope, receive: Receive, arrival_s: float, limits: LimitSettings, timeouts: TimeoutSettings
+    api: ApiPath, scope: Scope, receive: Receive, arrival_s: float, settings: RouterSettings
 ) -> Intake:
     """Read and parse.
 
@@ -47,22 +50,37 @@ async def read_request(
         ClientGone: nobody is there any more.
     """
     headers: list[tuple[bytes, bytes]] = scope["headers"]
+    limits, timeouts = settings.limits, settings.timeouts
     if header_bytes(headers) > limits.header_bytes:
         raise ApiError(
             431, Code.HEADERS_TOO_LARGE, f"headers exceed {limits.header_bytes} bytes; send fewer"
         )
     body = await _read_body(headers, receive, limits.body_bytes, timeouts.body_s)
-    hints = parse_hints(headers)
+    hints = parse_hints(headers, settings.objectives)
+    text = text_features(_parse(body))
+    if api.work is not Work.GENERATE:
+        text = replace(text, max_tokens=1, block_hashes=())
+    return Intake(api, headers, scope["query_string"], body, text, hints, arrival_s)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ApiError(
-            400, Code.INVALID_JSON, f"the body is not JSON ({place}); send one object"
-        ) from None
+        parsed = _parse_leniently(body, error)
     if not isinstance(parsed, dict):
         raise ApiError(400, Code.INVALID_JSON, "the body is not a JSON object; send one object")
-    return Intake(headers, scope["query_string"], body, text_features(parsed), hints, arrival_s)
+    return parsed
+
+
+def _parse_leniently(body: bytes, error: orjson.JSONDecodeError) -> Any:
+    """What engines in Python take too: half a surrogate pair, NaN, huge numbers."""
+    try:
+        return json.loads(body.decode())
+    except (ValueError, RecursionError):
+        place = f"line {error.lineno}, column {error.colno}"
+        message = f"the body is not JSON ({place}); send one object"
+        raise ApiError(400, Code.INVALID_JSON, message) from None
 
 
 async def _read_body(
@@ -113,12 +131,19 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
     Raises:
         ApiError: 400 without a name, 404 for a model nobody serves, 503 while that is not known.
     """
-    pool = fleet.pools.get(model)
+    pool = fleet.pools.get(fleet.aliases.get(model, model))
     if pool is not None:
         return pool
-    known = sorted(fleet.pools)
-    if not model and len(known) == 1 and fleet.all_known:
-        return fleet.pools[known[0]]
+    known = sorted((*fleet.pools, *fleet.aliases))
+    if not model and len(fleet.pools) == 1 and fleet.all_known:
+        return next(iter(fleet.pools.values()))
+    if fleet.aliases.get(model, model) in fleet.former_models:
+        raise ApiError(
+            503,
+            Code.NO_HEALTHY_REPLICA,
+            f"all replicas of '{_shown(model)}' are gone; try again",
+            retry_after_s=5.0,
+        )
     if not fleet.all_known:
         raise ApiError(
             503,
@@ -130,8 +155,12 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
     if not model:
         message = f"'model' is missing; name one of: {served}"
         raise ApiError(400, Code.MODEL_MISSING, message, param="model")
-    message = f"no model '{model[:200]}' here; name one of: {served}"
+    message = f"no model '{_shown(model)}' here; name one of: {served}"
     raise ApiError(404, Code.MODEL_NOT_FOUND, message, param="model")
+
+
+def _shown(model: str) -> str:
+    return model[:200].encode("utf-8", "replace").decode()
 
 
 def understand(
@@ -140,10 +169,11 @@ def understand(
     """The request's features (SPEC A1)."""
     now = datetime.now(UTC)
     adapter = any(replica.cards.get(pool.model, {}).get("parent") for replica in pool.replicas)
+    is_text = intake.api.work is Work.TEXT
     return intake.text.request(
         request_id=request_id,
         arrival_s=intake.arrival_s,
-        input_tokens=counter.count(pool.model, intake.text),
+        input_tokens=1 if is_text else counter.count(pool.model, intake.text),
         model=pool.model,
         tenant=intake.hints.tenant,
         priority=intake.hints.priority,

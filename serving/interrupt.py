@@ -16,6 +16,8 @@ class Reason(StrEnum):
     CLIENT_GONE = "client_gone"
     CLIENT_STALLED = "client_stalled"
     BACKEND_TIMEOUT = "backend_timeout"
+    BACKEND_SILENT = "backend_silent"
+    """Its replica was taken out, and the request may be tried elsewhere."""
 
 
 class Interrupt:

@@ -6,6 +6,7 @@ when the page is asked for.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -18,6 +19,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.analytic import load_now
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Fleet
+from steersman.traces.schema import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -63,6 +65,9 @@ class RouterMetrics:
         )
         self.retries = counter("retries", "Attempts after the first, by what failed", "reason")
         self.retries_denied = counter("retries_denied", "Retries that the budget did not allow")
+        self.blamed_requests = counter(
+            "blamed_requests", "Requests that failed on several replicas, of which none was charged"
+        )
         # Replicas.
         self.replica_requests = counter(
             "replica_requests", "Requests by the replica that served them last", "replica", "status"
@@ -73,12 +78,23 @@ class RouterMetrics:
         self.scrape_failures = counter(
             "scrape_failures", "Scrapes of engine metrics that failed", "replica"
         )
+        self.discovery = counter("discovery", "Looks for replicas, by result", "source", "result")
         # Models and log.
         self.bundle_loads = counter("bundle_loads", "Bundles that were loaded or refused", "result")
         self.bundle_info = Gauge(
             "steersman_bundle_info", "1 for the bundle that serves", ["version"], registry=registry
         )
         self.log_records = counter("outcome_log_records", "Records handed to the outcome log")
+
+    def forget(self, replica_id: str) -> None:
+        """A replica is gone, and so are its counters."""
+        with contextlib.suppress(KeyError):
+            self.replica_failures.remove(replica_id)
+        with contextlib.suppress(KeyError):
+            self.scrape_failures.remove(replica_id)
+        for status in Status:
+            with contextlib.suppress(KeyError):
+                self.replica_requests.remove(replica_id, status.value)
 
     def watch(self, fleet: Fleet, clock: Clock) -> None:
         """Show this fleet's replicas and pools on the page."""
@@ -104,6 +120,8 @@ class _FleetCollector(Collector):
 
     def _replicas(self) -> Iterable[Metric]:
         now_s = self._clock()
+        # One that leaves and its successor may have the same name for a while.
+        replicas = {replica.id: replica for replica in self._fleet.replicas}.values()
         columns = {
             "healthy": ("1 while it may get requests", L.HEALTHY),
             "running": ("Requests in its batch, last scrape", L.RUNNING),
@@ -118,13 +136,13 @@ class _FleetCollector(Collector):
         }
         for name, (text, column) in columns.items():
             family = GaugeMetricFamily(f"steersman_replica_{name}", text, labels=["replica"])
-            for replica in self._fleet.replicas:
+            for replica in replicas:
                 family.add_metric([replica.id], float(self._fleet.state[replica.index, column]))
             yield family
         ages = GaugeMetricFamily(
             "steersman_replica_metrics_age_seconds", "Since its last scrape", labels=["replica"]
         )
-        for replica in self._fleet.replicas:
+        for replica in replicas:
             age_s = now_s - self._fleet.state[replica.index, L.SCRAPED_AT_S]
             ages.add_metric([replica.id], float(age_s))
         yield ages

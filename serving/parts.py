@@ -18,16 +18,21 @@ from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
 from steersman.predictors.wording import Wording
-from steersman.serving.config import BackendSettings, RouterSettings
+from steersman.serving.backend_settings import BackendSettings
+from steersman.serving.config import RouterSettings
+from steersman.serving.discovery.loop import DiscoveryLoop, make_searches
 from steersman.serving.health import HealthCheck, HealthMonitor
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
+from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.models import BundleWatch, ServedModels
 from steersman.serving.pool import Fleet
 from steersman.serving.proxy import Proxy
 from steersman.serving.recorder import Recorder
+from steersman.serving.replica import Replica
 from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
+from steersman.serving.silence import SilenceWatch
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
 from steersman.traces.schema import HardwareProfile
@@ -52,18 +57,22 @@ class Parts:
     upstream: Upstream
     monitor: HealthMonitor
     log: OutcomeLogWriter | None
-    checks: list[ControlLoop]
-    """Health checks and scrapers."""
+    membership: Membership
+    """Has the health checks and scrapers of every replica."""
+    searches: list[DiscoveryLoop]
+    """Discovery."""
+    silence: SilenceWatch
     watches: list[ControlLoop]
-    """All other loops."""
+    """All other loops, that one among them."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Connections open, loops running; every loop has done its first step before this begins."""
-        async with self.upstream:
-            loops = [*self.watches, *self.checks]
-            # The first step decides which replicas take traffic, and which models serve.
+        async with self.upstream, self.membership:
+            loops = [*self.searches, *self.watches, self.membership]
+            # The first step decides which replicas there are, which take traffic, which models serve.
             pauses = await asyncio.gather(*(step_safely(loop, self.clock) for loop in loops))
+            await self.membership.checked()
             self.router.warm_up()
             self._tell_start()
             tasks = [
@@ -76,8 +85,14 @@ class Parts:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await self.silence.close()
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close)
+
+    @property
+    def checks(self) -> list[ControlLoop]:
+        """Health checks and scrapers, in the order of the replicas."""
+        return [loop for loops in self.membership.loops.values() for loop in loops]
 
     def health_report(self) -> dict[str, Any]:
         """What `/health` answers: names and counts, no addresses."""
@@ -118,23 +133,40 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     """
     metrics = RouterMetrics()
     profiles = [_profile(backend, settings) for backend in settings.backends]
-    fleet = Fleet(settings.backends, profiles, settings.health, block_tokens=BLOCK_TOKENS)
+    fleet = Fleet(
+        settings.backends,
+        profiles,
+        settings.health,
+        block_tokens=BLOCK_TOKENS,
+        aliases=settings.aliases,
+    )
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
     counter = TokenizerCounter(settings.tokenizer) if settings.tokenizer else CalibratedCounter()
     wording = Wording()
     past = Past()
-    upstream = Upstream(settings.timeouts, settings.limits)
+    upstream = Upstream(settings.timeouts, settings.limits, clock)
     monitor = HealthMonitor(fleet, metrics)
     router = Router(fleet, models, past, metrics, clock)
     log = _open_log(settings, metrics)
-    checks: list[ControlLoop] = []
-    for replica in fleet.replicas:
-        checks.append(HealthCheck(replica, fleet, monitor, upstream, settings.health))
+
+    def loops_of(replica: Replica) -> list[ControlLoop]:
+        loops: list[ControlLoop] = [HealthCheck(replica, fleet, monitor, upstream, settings.health)]
         if replica.settings.metrics_path:
             rng = random.Random(f"{settings.policy.seed} {replica.id}")
-            checks.append(Scraper(replica, fleet, upstream, settings.scrape, metrics, clock, rng))
-    watches: list[ControlLoop] = []
+            loops.append(Scraper(replica, fleet, upstream, settings.scrape, metrics, clock, rng))
+        return loops
+
+    membership = Membership(
+        fleet,
+        loops_of,
+        lambda backend: _profile(backend, settings),
+        metrics,
+        clock,
+        sources=settings.discovery.sources,
+    )
+    silence = SilenceWatch(fleet, monitor, upstream, settings.health, clock)
+    watches: list[ControlLoop] = [silence]
     if settings.bundle.directory:
         directory = Path(settings.bundle.directory)
         watches.append(BundleWatch(directory, models, settings.bundle, metrics))
@@ -152,7 +184,9 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         upstream=upstream,
         monitor=monitor,
         log=log,
-        checks=checks,
+        membership=membership,
+        searches=make_searches(settings.discovery, membership, metrics),
+        silence=silence,
         watches=watches,
     )
 

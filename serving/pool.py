@@ -3,11 +3,15 @@
 Knowledge is one matrix for the whole fleet, a row per replica (`predictors/ledger.py`), because a
 replica that serves two models has one queue. A decision works on a snapshot: a copy of its pool's rows.
 Everything here runs on the event loop's thread.
+
+Replicas come and go while requests are under way. A row belongs to its replica until the last request
+there has ended, and only then to another one; what is decided meanwhile is decided on new pools.
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,40 +22,11 @@ from numpy.typing import NDArray
 from steersman.env.engine_metrics import EngineMetrics
 from steersman.predictors import ledger as L
 from steersman.predictors.prefix_index import PrefixIndex
-from steersman.serving.config import BackendSettings, HealthSettings
-from steersman.serving.health import HealthState
+from steersman.serving.backend_settings import BackendSettings, TlsSettings
+from steersman.serving.config import HealthSettings
+from steersman.serving.replica import Replica
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import ClusterSnapshot, HardwareProfile, ReplicaState
-
-
-class Replica:
-    """One backend: where it is, what it serves, how it is."""
-
-    def __init__(
-        self,
-        index: int,
-        settings: BackendSettings,
-        profile: HardwareProfile,
-        health: HealthSettings,
-        environment: Mapping[str, str],
-    ) -> None:
-        self.index = index
-        """Its row in the fleet's state."""
-        self.settings = settings
-        self.id = settings.replica_id
-        self.url = settings.url
-        self.profile = profile
-        self.health = HealthState(health.failures, health.successes)
-        self.models = settings.models
-        self.cards: dict[str, dict[str, Any]] = {}
-        """What the backend says of each of its models, if it was asked."""
-        self.resting_until_s = 0.0
-        """It asked, with Retry-After, to be left in peace until then."""
-        self.authorization = _authorization(settings, environment)
-
-    def __repr__(self) -> str:
-        """Without the key."""
-        return f"Replica({self.id!r}, {self.url!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +40,23 @@ class Pool:
     ids: tuple[str, ...]
 
 
+MOST_REPLICAS = 4096
+"""Rows of the matrix, made at once (1 MiB): views of a row stay valid while replicas come and go."""
+
+
 class Fleet:
     """All replicas.
 
     Args:
-        backends: at least one.
-        profiles: of each backend.
+        backends: those there are from the start.
+        profiles: of each of them.
         health: when a replica is out.
         block_tokens: tokens per prefix block of the requests' hashes.
         environment: where API keys are.
+        aliases: further names of models.
 
     Raises:
-        ConfigError: a variable that should hold an API key is not set.
+        ConfigError: see `Replica`.
     """
 
     def __init__(
@@ -87,29 +67,91 @@ class Fleet:
         *,
         block_tokens: int,
         environment: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
-        variables = os.environ if environment is None else environment
-        self.replicas = tuple(
-            Replica(i, backend, profile, health, variables)
-            for i, (backend, profile) in enumerate(zip(backends, profiles, strict=True))
-        )
-        self.state = np.stack([L.new_row(replica.profile) for replica in self.replicas])
-        for row, backend in zip(self.state, backends, strict=True):
-            row[L.BASE_WEIGHT] *= backend.weight
+        self._environment = os.environ if environment is None else environment
+        self._health = health
+        self._contexts: dict[TlsSettings, ssl.SSLContext] = {}
+        self._matrix = np.zeros((MOST_REPLICAS, L.STATE_WIDTH))
+        self._used = 0
+        self._free: list[int] = []
+        self.aliases = dict(aliases or {})
+        self.suspects: set[Replica] = set()
+        """Those that have fallen silent; told by `SilenceWatch`."""
+        self.former_models: set[str] = set()
+        """Models that some replica served which is gone."""
+        self.settled = True
+        """Whether all places where replicas are looked for have been looked at."""
         self.block_tokens = block_tokens
-        self.prefixes = PrefixIndex([self._blocks(replica) for replica in self.replicas])
+        self.prefixes = PrefixIndex([])
+        self.replicas: tuple[Replica, ...] = ()
         self.pools: dict[str, Pool] = {}
+        for backend, profile in zip(backends, profiles, strict=True):
+            self.add(backend, profile)
+
+    @property
+    def state(self) -> NDArray[np.float64]:
+        """(rows, STATE_WIDTH): what is known of each replica; those that left are not well."""
+        return self._matrix[: self._used]
+
+    def add(self, backend: BackendSettings, profile: HardwareProfile) -> Replica:
+        """A new replica, taken to be well until its first check.
+
+        Raises:
+            ConfigError: see `Replica`; or there are too many.
+        """
+        index = self._free[-1] if self._free else self._used
+        if index >= MOST_REPLICAS:
+            raise ConfigError(f"backend '{backend.replica_id}': more than {MOST_REPLICAS} replicas")
+        replica = Replica(index, backend, profile, self._health, self._environment, self._contexts)
+        row = self._matrix[index]
+        row[:] = L.new_row(profile)
+        row[L.BASE_WEIGHT] *= backend.weight
+        blocks = int(row[L.KV_CAPACITY_TOKENS]) // self.block_tokens
+        if self._free:
+            self._free.pop()
+            self.prefixes.resize(index, blocks)
+        else:
+            self._used += 1
+            self.prefixes.add_replica(blocks)
+        self.replicas = (*self.replicas, replica)
         self._form_pools()
+        return replica
+
+    def drain(self, replica: Replica, *, draining: bool = True) -> None:
+        """It gets no new requests, or gets them again."""
+        self.state[replica.index, L.DRAINING] = float(draining)
+
+    def inherit(self, replica: Replica, former: Replica) -> None:
+        """It is the server that another one was: its health, its models, its last scrape, its speed."""
+        replica.health = former.health
+        self.set_healthy(replica, former.health.healthy)
+        self.set_models(replica, former.cards.values())
+        for columns in (slice(L.SCRAPED_AT_S, L.INFLIGHT), slice(L.MEAN_TTFT_S, L.HEALTHY)):
+            self.state[replica.index, columns] = self.state[former.index, columns]
+
+    def is_idle(self, replica: Replica) -> bool:
+        """Whether none of our requests is there."""
+        return bool(self.state[replica.index, L.INFLIGHT] < 0.5)
+
+    def remove(self, replica: Replica) -> None:
+        """It is gone. Only once it is idle: its row is another one's next."""
+        self.replicas = tuple(other for other in self.replicas if other is not replica)
+        self.state[replica.index, L.HEALTHY] = 0.0
+        self.prefixes.forget(replica.index)
+        self._free.append(replica.index)
+        before = set(self.pools)
+        self._form_pools()
+        self.former_models |= before - set(self.pools)
 
     @property
     def all_known(self) -> bool:
-        """Whether the models of every backend are known."""
-        return all(replica.models for replica in self.replicas)
+        """Whether the models of every backend are known, and every backend."""
+        return self.settled and bool(self.replicas) and all(r.models for r in self.replicas)
 
     def set_models(self, replica: Replica, cards: Iterable[dict[str, Any]]) -> None:
         """The backend told which models it serves."""
-        replica.cards = {str(card["id"]): card for card in cards}
-        models = replica.settings.models or tuple(replica.cards)
+        models = replica.take_cards(cards)
         if models != replica.models:
             replica.models = models
             self._form_pools()
@@ -125,9 +167,18 @@ class Fleet:
         matched: NDArray[np.float64] = self.prefixes.match(hashes)[pool.rows].astype(np.float64)
         return matched * self.block_tokens
 
-    def resting(self, pool: Pool, now_s: float) -> NDArray[np.bool_]:
-        """(n,): True where a replica asked to be left in peace."""
-        return np.array([replica.resting_until_s > now_s for replica in pool.replicas])
+    def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
+        """(n,): replicas that a request may not use: those it has tried, those that asked to be left in
+        peace, and the silent ones, but for these only while somebody else can take it."""
+        resting = [replica.resting_until_s > now_s for replica in pool.replicas]
+        avoided: NDArray[np.bool_] = tried | np.array(resting, dtype=np.bool_)
+        if self.suspects:
+            silent = np.array([replica in self.suspects for replica in pool.replicas])
+            rows = self.state[pool.rows]
+            can = (rows[:, L.HEALTHY] > 0) & (rows[:, L.DRAINING] == 0) & ~avoided & ~silent
+            if can.any():
+                avoided |= silent
+        return avoided
 
     def set_healthy(self, replica: Replica, healthy: bool) -> None:
         """A replica is taken out or brought back; one that went down forgets its prefix cache."""
@@ -139,6 +190,7 @@ class Fleet:
         """A scrape succeeded. What the engine says of its memory beats the profile."""
         row = self.state[replica.index]
         L.on_scrape(row, now_s, metrics.running, metrics.waiting, metrics.kv_usage)
+        replica.adapters = metrics.adapters
         capacity = metrics.kv_capacity_tokens
         if capacity > 0.0 and capacity != row[L.KV_CAPACITY_TOKENS]:
             row[L.KV_CAPACITY_TOKENS] = capacity
@@ -158,9 +210,6 @@ class Fleet:
             draining=bool(row[L.DRAINING]),
         )
 
-    def _blocks(self, replica: Replica) -> int:
-        return int(self.state[replica.index, L.KV_CAPACITY_TOKENS]) // self.block_tokens
-
     def _form_pools(self) -> None:
         models = dict.fromkeys(model for replica in self.replicas for model in replica.models)
         pools = {}
@@ -169,20 +218,3 @@ class Fleet:
             rows = np.array([replica.index for replica in members], dtype=np.intp)
             pools[model] = Pool(model, members, rows, tuple(replica.id for replica in members))
         self.pools = pools
-
-
-def _authorization(settings: BackendSettings, environment: Mapping[str, str]) -> str:
-    if not settings.api_key_env:
-        return ""
-    key = environment.get(settings.api_key_env, "").strip()
-    if not key:
-        raise ConfigError(
-            f"backend '{settings.replica_id}': environment variable '{settings.api_key_env}' "
-            "(api_key_env) is not set; set it to the backend's API key"
-        )
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError(
-            f"backend '{settings.replica_id}': the key in '{settings.api_key_env}' (api_key_env) "
-            "has characters that cannot be in a header; check it"
-        )
-    return f"Bearer {key}"

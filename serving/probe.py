@@ -10,7 +10,7 @@ from steersman.env.engine_metrics import parse_metrics
 from steersman.serving.config import RouterSettings
 from steersman.serving.health import read_cards
 from steersman.serving.parts import build_parts
-from steersman.serving.pool import Replica
+from steersman.serving.replica import Replica
 from steersman.serving.upstream import Upstream
 from steersman.traces.errors import BackendError
 
@@ -28,7 +28,7 @@ class ProbeResult:
 
 
 async def probe(settings: RouterSettings) -> list[ProbeResult]:
-    """Ask every backend for its health, its models and its metrics.
+    """Ask every backend for its health, its models and its metrics; those that discovery finds too.
 
     Raises:
         ConfigError: as `create_app`; the outcome log is not touched.
@@ -39,8 +39,10 @@ async def probe(settings: RouterSettings) -> list[ProbeResult]:
     parts = build_parts(quiet)
     timeout_s = settings.health.timeout_s
     async with Upstream(settings.timeouts, settings.limits) as upstream:
+        await asyncio.gather(*(search.step(parts.clock()) for search in parts.searches))
+        blind = [ProbeResult(s.name, "", problems=[s.problem]) for s in parts.searches if s.problem]
         tasks = (_probe(replica, upstream, timeout_s) for replica in parts.fleet.replicas)
-        return list(await asyncio.gather(*tasks))
+        return [*blind, *await asyncio.gather(*tasks)]
 
 
 async def _probe(replica: Replica, upstream: Upstream, timeout_s: float) -> ProbeResult:
@@ -58,7 +60,8 @@ async def _probe(replica: Replica, upstream: Upstream, timeout_s: float) -> Prob
 
     async def models() -> None:
         page = await upstream.get(replica, "/v1/models", timeout_s=timeout_s)
-        result.models = [str(card["id"]) for card in read_cards(page)]
+        replica.take_cards(read_cards(page))
+        result.models = list(replica.cards)
         missing = [model for model in replica.settings.models if model not in result.models]
         if missing:
             raise BackendError(f"does not serve '{missing[0]}' (models); it serves {result.models}")

@@ -11,6 +11,7 @@ import asyncio
 import aiohttp
 
 from steersman.serving import headers as H
+from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.exchange import Answer, Exchange
@@ -20,7 +21,7 @@ from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet
-from steersman.serving.relay import Relay, TryElsewhere, broke
+from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
 from steersman.serving.router import Route, Router
 from steersman.serving.upstream import FAILURES, Upstream
@@ -46,10 +47,10 @@ class Proxy:
         self._fleet = fleet
         self._router = router
         self._upstream = upstream
-        self._monitor = monitor
         self._metrics = metrics
         self._clock = clock
-        self._relay = Relay(settings, monitor, clock)
+        self._blame = Blame(monitor, settings.retries, metrics, clock)
+        self._relay = Relay(settings, monitor, self._blame, clock)
         self._budget = RetryBudget(settings.retries)
 
     async def serve(self, exchange: Exchange) -> None:
@@ -59,8 +60,16 @@ class Proxy:
             ApiError: nothing was sent, and this is what to tell the client.
         """
         self._budget.request()
+        exchange.answered = self._blame.answered
+        try:
+            await self._serve(exchange)
+        finally:
+            self._blame.unanswered(exchange)
+
+    async def _serve(self, exchange: Exchange) -> None:
         failure: TryElsewhere | None = None
         while True:
+            self._blame.check(exchange)
             route = self._router.choose(exchange.prepared)
             if route is None:
                 break
@@ -70,6 +79,7 @@ class Proxy:
                 await self._attempt(exchange, route)
             except TryElsewhere as elsewhere:
                 failure = elsewhere
+                self._blame.failed(exchange, route.replica, elsewhere)
                 if not self._may_retry(exchange, elsewhere):
                     break
             else:
@@ -107,6 +117,7 @@ class Proxy:
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
         flight = Flight(route, self._fleet)
         response: aiohttp.ClientResponse | None = None
+        route.replica.waiting.add(exchange.leave)
         try:
             response = await self._open(exchange, route)
             await self._relay.pass_on(exchange, flight, response)
@@ -117,6 +128,7 @@ class Proxy:
                 raise
             await self._interrupted(exchange, route, reason)
         finally:
+            exchange.stay()
             if response is not None:
                 # The connection of an answer that was read to its end is back in the pool by now;
                 # any other is closed, and that ends the replica's work on it.
@@ -125,39 +137,41 @@ class Proxy:
 
     async def _open(self, exchange: Exchange, route: Route) -> aiohttp.ClientResponse:
         """The replica's answer, up to its headers."""
-        timeouts, intake = self._settings.timeouts, exchange.intake
+        timeouts, intake, request = self._settings.timeouts, exchange.intake, exchange.prepared.request
+        replica = route.replica
         headers = H.upstream_headers(
             intake.headers,
-            authorization=route.replica.authorization,
-            request_id=exchange.prepared.request.request_id,
+            authorization=replica.authorization,
+            request_id=request.request_id,
         )
-        exchange.interrupt.expect(timeouts.connect_s + timeouts.first_byte_s, Reason.BACKEND_TIMEOUT)
+        body = replica.body_for(intake.body, intake.text.model, request.model, request.priority)
+        connect_s = replica.settings.connect_s or timeouts.connect_s
+        first_byte_s = replica.settings.first_byte_s or timeouts.first_byte_s
+        exchange.interrupt.expect(connect_s + first_byte_s, Reason.BACKEND_TIMEOUT)
         try:
-            response = await self._upstream.post(route.replica, exchange.path, intake.body, headers)
+            response = await self._upstream.post(replica, exchange.path, body, headers)
         except FAILURES as failure:
-            raise broke(self._monitor, route.replica, failure) from None
+            raise broken(failure) from None
         if response.status in self._settings.retries.statuses:
             raise await self._turned_away(route, response)
         return response
 
     async def _turned_away(self, route: Route, response: aiohttp.ClientResponse) -> TryElsewhere:
         """The replica answered a status that is tried elsewhere."""
-        replica = route.replica
         self._note_retry_after(route, response)
-        if response.status >= 500:
-            self._monitor.failed(replica, f"answered {response.status}")
         try:
             body = await response.content.read(_MOST_ERROR_BYTES)
             while not response.content.at_eof() and len(body) < _MOST_ERROR_BYTES:
                 body += await response.content.read(_MOST_ERROR_BYTES - len(body))
         except FAILURES as failure:
-            return broke(self._monitor, replica, failure)
+            return broken(failure)
         finally:
             response.close()
         answer = Answer(response.status, H.downstream_headers(response.raw_headers), body)
-        message = f"replica {replica.id} answered {response.status}; try again"
+        message = f"replica {route.replica.id} answered {response.status}; try again"
         error = ApiError(502, Code.BACKEND_UNREACHABLE, message)
-        return TryElsewhere(f"status_{response.status}", error, answer)
+        fault = f"answered {response.status}" if response.status >= 500 else ""
+        return TryElsewhere(f"status_{response.status}", error, answer, fault=fault)
 
     def _note_retry_after(self, route: Route, response: aiohttp.ClientResponse) -> None:
         value = response.headers.get("retry-after", "")
@@ -166,13 +180,20 @@ class Proxy:
             route.replica.resting_until_s = self._clock() + rest_s
 
     async def _interrupted(self, exchange: Exchange, route: Route, reason: Reason) -> None:
-        """The client went away, or somebody took too long."""
+        """The client went away, or somebody took too long.
+
+        Raises:
+            TryElsewhere: the replica has been taken out, and nothing had come from it.
+            ApiError: nothing had come from it in all the time there was.
+        """
         exchange.output_tokens = exchange.streamed_tokens
         exchange.reason = reason.value
+        if reason is Reason.BACKEND_SILENT:
+            raise TryElsewhere(reason.value, unreachable("it fell silent"))
         if reason is not Reason.BACKEND_TIMEOUT:
             exchange.status = Status.CANCELLED
             return
-        self._monitor.failed(route.replica, "a request timed out")
+        self._blame.failed_midway(exchange, route.replica, "a request timed out", broke=False)
         if exchange.first_token_s is not None:
             await self._relay.break_stream(exchange, Code.BACKEND_TIMEOUT, "the replica fell silent")
             return

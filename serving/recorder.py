@@ -13,6 +13,7 @@ from steersman.predictors.wording import Wording
 from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
+from steersman.serving.surface import Work
 from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord
 from steersman.traces.schema import Decision, Outcome, Status
 
@@ -46,13 +47,14 @@ class Recorder:
         outcome = outcome_of(exchange)
         self._learn(exchange, outcome)
         self._count(exchange, outcome)
-        if self._log is not None:
+        # The log is a trace of generations: nothing is to be learned from how long an embedding is.
+        if self._log is not None and exchange.intake.api.work is Work.GENERATE:
             now_unix_s = time.time() - (self._clock() - outcome.arrival_s)
             self._metrics.log_records.inc()
             self._log.append(record_of(exchange, outcome, now_unix_s))
 
     def _learn(self, exchange: Exchange, outcome: Outcome) -> None:
-        if outcome.status is not Status.OK:
+        if outcome.status is not Status.OK or exchange.intake.api.work is not Work.GENERATE:
             return
         request = exchange.prepared.request
         self._past.end(request, outcome.output_tokens, outcome.called_tool)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import aiohttp
 
@@ -19,10 +20,13 @@ from steersman.serving.flight import Flight
 from steersman.serving.health import HealthMonitor
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
-from steersman.serving.pool import Replica
+from steersman.serving.surface import Work
 from steersman.serving.tap import Usage, calls_tool, read_usage
 from steersman.serving.upstream import FAILURES, describe_failure
 from steersman.traces.schema import Status
+
+if TYPE_CHECKING:
+    from steersman.serving.blame import Blame
 
 
 class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
@@ -32,26 +36,47 @@ class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
         reason: for the metrics.
         error: what to tell the client if nobody else can be tried.
         answer: the replica's own words, which the client gets instead if there are any.
+        fault: what may be charged to the replica, in one line; empty if nothing.
+        arrived: whether the request had reached the replica.
+        broke: whether the connection broke then.
     """
 
-    def __init__(self, reason: str, error: ApiError, answer: Answer | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        error: ApiError,
+        answer: Answer | None = None,
+        *,
+        fault: str = "",
+        arrived: bool = True,
+        broke: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.error = error
         self.answer = answer
+        self.fault = fault
+        self.arrived = arrived
+        self.broke = broke
 
 
-def broke(monitor: HealthMonitor, replica: Replica, failure: BaseException) -> TryElsewhere:
+def broken(failure: BaseException) -> TryElsewhere:
     """The connection failed, or ended before the answer began."""
     what = describe_failure(failure)
-    monitor.failed(replica, f"a request failed: {what}")
-    error = ApiError(
-        503,
-        Code.BACKEND_UNREACHABLE,
-        f"the replica could not answer ({what}) and no other could be tried; try again",
-        retry_after_s=1.0,
+    arrived = not isinstance(failure, (aiohttp.ClientConnectorError, TimeoutError))
+    return TryElsewhere(
+        "connection",
+        unreachable(what),
+        fault=f"a request failed: {what}",
+        arrived=arrived,
+        broke=arrived,
     )
-    return TryElsewhere("connection", error)
+
+
+def unreachable(what: str) -> ApiError:
+    """What the client is told if nobody else can be tried."""
+    message = f"the replica could not answer ({what}) and no other could be tried; try again"
+    return ApiError(503, Code.BACKEND_UNREACHABLE, message, retry_after_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +85,7 @@ class Relay:
 
     settings: RouterSettings
     monitor: HealthMonitor
+    blame: Blame
     clock: Clock
 
     async def pass_on(
@@ -98,7 +124,7 @@ class Relay:
                 if len(body) > self.settings.limits.hold_bytes:
                     break
         except FAILURES as failure:
-            raise broke(self.monitor, flight.route.replica, failure) from None
+            raise broken(failure) from None
         answer = Answer(response.status, H.downstream_headers(response.raw_headers), bytes(body))
         if not response.content.at_eof():
             await self._rest(exchange, flight, answer, chunks)
@@ -119,7 +145,9 @@ class Relay:
         except FAILURES as failure:
             exchange.reason = Code.STREAM_BROKEN.value
             what = describe_failure(failure)
-            self.monitor.failed(flight.route.replica, f"an answer broke: {what}")
+            self.blame.failed_midway(
+                exchange, flight.route.replica, f"an answer broke: {what}", broke=True
+            )
             return
         self._landed(exchange, flight, held.status, None)
         await exchange.end()
@@ -139,17 +167,18 @@ class Relay:
                     if response.status < 400:  # how fast it refuses says nothing about its tokens
                         flight.first_token(exchange.first_token_s)
                     await exchange.start(response.status, H.downstream_headers(response.raw_headers))
+                replica.pulse.heard(self.clock())
                 tap.feed(chunk)
                 await self._piece(exchange, chunk)
         except FAILURES as failure:
             if exchange.first_token_s is None:
-                raise broke(self.monitor, replica, failure) from None
+                raise broken(failure) from None
             what = describe_failure(failure)
-            self.monitor.failed(replica, f"a stream broke: {what}")
+            self.blame.failed_midway(exchange, replica, f"a stream broke: {what}", broke=True)
             await self.break_stream(exchange, Code.STREAM_BROKEN, what)
             return
         if exchange.first_token_s is None:
-            raise broke(self.monitor, replica, aiohttp.ServerDisconnectedError())
+            raise broken(aiohttp.ServerDisconnectedError())
         if response.status < 400 and not tap.complete:
             # It says so itself, or a crash looked like an end. The client sees what there is to see.
             exchange.end_s = self.clock()
@@ -177,4 +206,7 @@ class Relay:
         self.monitor.request_passed(flight.route.replica)
         exchange.output_tokens = usage.completion_tokens if usage else exchange.streamed_tokens
         exchange.status = Status.OK
-        flight.finish(exchange.end_s, exchange.output_tokens)
+        if exchange.intake.api.work is Work.TEXT:
+            flight.abort(0)  # its haste says nothing about the engine
+        else:
+            flight.finish(exchange.end_s, exchange.output_tokens)

@@ -29,7 +29,8 @@ from steersman.predictors.past import Past
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
-from steersman.serving.pool import Fleet, Pool, Replica
+from steersman.serving.pool import Fleet, Pool
+from steersman.serving.replica import Replica
 from steersman.traces.schema import ClusterSnapshot, Decision, Observation, Request
 
 Float32 = NDArray[np.float32]
@@ -150,10 +151,12 @@ class Router:
         """Choose a replica that has not been tried; None if there is none."""
         start = perf_counter()
         now_s = self._clock()
+        if not self._refresh(prepared):
+            return None
         pool, fleet = prepared.pool, self._fleet
         snapshot = fleet.snapshot(pool, now_s)
         match_tokens = fleet.match_tokens(pool, prepared.request.block_hashes)
-        excluded = prepared.excluded | fleet.resting(pool, now_s)
+        excluded = fleet.avoided(pool, prepared.excluded, now_s)
         observation = observe(
             snapshot.state,
             prepared.features,
@@ -171,6 +174,17 @@ class Router:
         chosen = observation.replicas[decision.choice][None]
         predicted = self._deciders.latency.predict(chosen, prepared.features)[0]
         return Route(prepared, replica, decision, observation, snapshot, match_tokens, predicted, now_s)
+
+    def _refresh(self, prepared: Prepared) -> bool:
+        """Replicas may have come or gone since the last attempt. False: the model has none any more."""
+        known, now = prepared.pool, self._fleet.pools.get(prepared.pool.model)
+        if now is None:
+            return False
+        if now is not known:
+            tried = {known.replicas[i] for i in np.flatnonzero(prepared.excluded)}
+            prepared.pool = now
+            prepared.excluded = np.array([replica in tried for replica in now.replicas])
+        return True
 
     def warm_up(self) -> None:
         """Do once what is slow only the first time, so that no request pays for it.

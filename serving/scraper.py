@@ -18,7 +18,8 @@ from steersman.traces.errors import BackendError
 
 if TYPE_CHECKING:
     from steersman.serving.metrics import RouterMetrics
-    from steersman.serving.pool import Fleet, Replica
+    from steersman.serving.pool import Fleet
+    from steersman.serving.replica import Replica
 
 logger = logging.getLogger("steersman.serving")
 

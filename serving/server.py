@@ -8,9 +8,15 @@ import socket
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from steersman.serving.config import RouterSettings
+from steersman.serving.errors import ApiError, Code
 from steersman.traces.errors import ConfigError
+
+HTTP_ERROR = ApiError(
+    400, Code.INVALID_HTTP, "this is not a valid HTTP/1.1 request; correct its framing"
+)
 
 logger = logging.getLogger("steersman.serving")
 
@@ -37,6 +43,17 @@ def open_socket(settings: RouterSettings) -> socket.socket:
         ) from None
 
 
+class RouterProtocol(HttpToolsProtocol):
+    """uvicorn's, with OpenAI's errors where there is no request to route."""
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """What the parser cannot frame is answered, and the connection closed."""
+        head = b"".join(b"%s: %s\r\n" % header for header in HTTP_ERROR.headers)
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"connection: close\r\n\r\n")
+        self.transport.write(HTTP_ERROR.body)
+        self.transport.close()
+
+
 def make_server(app: ASGIApp, settings: RouterSettings) -> uvicorn.Server:
     """A server for the router. On SIGTERM it takes no new connections, lets requests end for
     `timeouts.drain_s`, and then cuts them."""
@@ -44,7 +61,7 @@ def make_server(app: ASGIApp, settings: RouterSettings) -> uvicorn.Server:
         app,
         host=settings.host,
         port=settings.port,
-        http="httptools",
+        http=RouterProtocol,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -6,6 +6,7 @@ is an event whatever the text in it says. Only the last pieces are parsed, once,
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from typing import Any, NamedTuple
@@ -24,6 +25,11 @@ _TOOL_CALLS = (
 """How an engine says that its answer calls a tool. In a text the quotes would be escaped."""
 _ERROR = re.compile(rb'^data: *\{ *"error" *:', re.MULTILINE)
 """How an engine says, in a stream it has begun, that it cannot go on."""
+_USAGE = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
+"""Quotes inside a JSON string are escaped, so this is a key and not somebody's text."""
+_PARSED_BYTES = 64 * 2**10
+"""A larger answer (embeddings, for the most part) is searched for its usage, not parsed."""
+_OBJECT = json.JSONDecoder()
 
 
 class Usage(NamedTuple):
@@ -71,13 +77,7 @@ class StreamTap:
 
     def usage(self) -> Usage | None:
         """`usage` of the last event that has one, if the backend sent it."""
-        tail = b"".join(self._kept)
-        for line in reversed(tail.split(b"\n")):
-            if line.startswith(b"data:") and b'"usage"' in line:
-                usage = read_usage(line[5:])
-                if usage is not None:
-                    return usage
-        return None
+        return _last_usage(b"".join(self._kept))
 
     @property
     def called_tool(self) -> bool:
@@ -95,19 +95,79 @@ def calls_tool(answer: bytes) -> bool:
     return any(mark in answer for mark in _TOOL_CALLS)
 
 
+class ResponsesTap(StreamTap):
+    """Counts the events of a stream of `/v1/responses`: named events, and no `[DONE]`."""
+
+    __slots__ = ("_edge", "_name")
+
+    _MARK = b"\nevent:"
+    _LONGEST = 64
+    """Of a line that names an event; the longest name there is has 40."""
+    _ENDS = (b"response.completed", b"response.incomplete")
+    _FRAME_EVENTS = 8
+    """Created, in progress; item and part added; text, part and item done; completed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._edge = b"\n"
+        self._name = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Another piece passes; pieces may be cut anywhere."""
+        super().feed(chunk)
+        seen = self._edge + chunk
+        _, mark, line = seen.rpartition(self._MARK)
+        if mark and b"\n" in line:
+            self._name = line.partition(b"\n")[0].strip()
+        self._edge = seen[-self._LONGEST :]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last event was one that ends an answer."""
+        return self._name in self._ENDS or super().complete
+
+    def estimated_tokens(self, *, chat: bool) -> int:  # noqa: ARG002
+        """Output tokens where the backend did not say: an event each, but for those around them."""
+        return max(self.events - self._FRAME_EVENTS, min(self.events, 1))
+
+
 def read_usage(document: bytes) -> Usage | None:
-    """`usage` of an OpenAI response or event; None if there is none or it is not one."""
+    """`usage` of a whole OpenAI answer; None if there is none or it is not one."""
+    if len(document) > _PARSED_BYTES:
+        return _last_usage(document)
     try:
         parsed = orjson.loads(document)
     except orjson.JSONDecodeError:
         return None
-    usage = parsed.get("usage") if isinstance(parsed, dict) else None
+    return _counts(parsed.get("usage")) if isinstance(parsed, dict) else None
+
+
+def _last_usage(tail: bytes) -> Usage | None:
+    """The last `usage` object in the end of an answer, which need not begin with whole JSON."""
+    for match in reversed(list(_USAGE.finditer(tail))):
+        try:
+            text = tail[match.end() : match.end() + _KEPT_BYTES].decode("utf-8", "replace")
+            parsed, _ = _OBJECT.raw_decode(text)
+        except (ValueError, RecursionError):
+            continue
+        usage = _counts(parsed)
+        if usage is not None:
+            return usage
+    return None
+
+
+def _counts(usage: Any) -> Usage | None:
+    """Token counts in the names of chat completions, of responses, or of embeddings."""
     if not isinstance(usage, dict):
         return None
-    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    prompt = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
+    completion = _count(usage.get("completion_tokens", usage.get("output_tokens")))
+    total = _count(usage.get("total_tokens"))
+    if prompt is not None and completion is None and total is not None and total >= prompt:
+        completion = total - prompt
     if prompt is None or completion is None:
         return None
-    details = usage.get("prompt_tokens_details")
+    details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
     return Usage(prompt, completion, cached or 0)
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 from yarl import URL
 
 from steersman.serving.config import LimitSettings, TimeoutSettings
+from steersman.serving.loops import Clock
 from steersman.traces.errors import BackendError
 
 if TYPE_CHECKING:
-    from steersman.serving.pool import Replica
+    from steersman.serving.replica import Replica
 
 _NO_AUTO_HEADERS = ("user-agent", "accept", "accept-encoding", "content-type")
 FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
@@ -30,7 +32,10 @@ class Upstream:
     the configured replica or nowhere.
     """
 
-    def __init__(self, timeouts: TimeoutSettings, limits: LimitSettings) -> None:
+    def __init__(
+        self, timeouts: TimeoutSettings, limits: LimitSettings, clock: Clock = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._timeouts = timeouts
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
@@ -44,17 +49,11 @@ class Upstream:
             keepalive_timeout=4.0,
             ttl_dns_cache=30,
         )
-        # Without a limit on connections, getting one is resolving, connecting and securing it.
-        limited = self._limits.connections_per_replica > 0
-        connect_s = self._timeouts.connect_s
-        timeout = aiohttp.ClientTimeout(
-            total=None, connect=None if limited else connect_s, sock_connect=connect_s
-        )
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            timeout=timeout,
+            timeout=self._timeout(self._timeouts.connect_s),
             read_bufsize=2**18,
             skip_auto_headers=_NO_AUTO_HEADERS,
             max_line_size=2**15,
@@ -86,9 +85,11 @@ class Upstream:
         Raises:
             One of FAILURES; `describe_failure` puts it in words.
         """
-        return await self._open.post(
-            self._url(replica.url, path), data=body, headers=headers, allow_redirects=False
+        response = await self._open.post(
+            self._url(replica.url, path), data=body, headers=headers, **self._way_to(replica)
         )
+        replica.pulse.heard(self._clock())
+        return response
 
     async def get(self, replica: Replica, path: str, *, timeout_s: float) -> bytes:
         """Fetch a small page.
@@ -97,13 +98,15 @@ class Upstream:
             BackendError: unreachable, too slow, too large, or not 2xx.
         """
         headers = {"authorization": replica.authorization} if replica.authorization else {}
+        replica.pulse.asked(self._clock())
         try:
             async with (
                 asyncio.timeout(timeout_s),
                 self._open.get(
-                    self._url(replica.url, path), headers=headers, allow_redirects=False
+                    self._url(replica.url, path), headers=headers, **self._way_to(replica)
                 ) as response,
             ):
+                replica.pulse.heard(self._clock())
                 page = await response.content.read(MAX_PAGE_BYTES + 1)
                 while not response.content.at_eof() and len(page) <= MAX_PAGE_BYTES:
                     page += await response.content.read(MAX_PAGE_BYTES + 1 - len(page))
@@ -115,6 +118,22 @@ class Upstream:
         if len(page) > MAX_PAGE_BYTES:
             raise BackendError(f"{replica.url}{path}: answered more than {MAX_PAGE_BYTES} bytes")
         return page
+
+    def _way_to(self, replica: Replica) -> dict[str, Any]:
+        """How this replica is reached, where that is not as everywhere."""
+        way: dict[str, Any] = {"allow_redirects": False}
+        if replica.tls is not None:
+            way |= {"ssl": replica.tls, "server_hostname": replica.server_name}
+        if replica.settings.connect_s is not None:
+            way["timeout"] = self._timeout(replica.settings.connect_s)
+        return way
+
+    def _timeout(self, connect_s: float) -> aiohttp.ClientTimeout:
+        # Without a limit on connections, getting one is resolving, connecting and securing it.
+        limited = self._limits.connections_per_replica > 0
+        return aiohttp.ClientTimeout(
+            total=None, connect=None if limited else connect_s, sock_connect=connect_s
+        )
 
     @property
     def _open(self) -> aiohttp.ClientSession:

@@ -15,8 +15,8 @@ from steersman.env.emulator.histogram import (
     TTFT_BOUNDS_S,
     Histogram,
 )
+from steersman.env.engine_dialects import VLLM
 from steersman.env.engine_live import LiveMetrics
-from steersman.env.engine_metrics import VLLM
 from steersman.traces.schema import HardwareProfile
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -48,9 +48,22 @@ class Backends:
         process.close()
         self._processes[index] = None
 
+    def freeze(self, index: int) -> None:
+        """It takes connections and does nothing."""
+        process = self._processes[index]
+        assert process is not None
+        process.freeze()
+
+    def thaw(self, index: int) -> None:
+        """It goes on."""
+        process = self._processes[index]
+        assert process is not None
+        process.thaw()
+
     def close(self) -> None:
         running = [process for process in self._processes if process is not None]
         for process in running:
+            process.thaw()
             process.terminate()
         for process in running:
             process.close()

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steersman.env.engine_metrics import (
-    DIALECTS,
-    MAX_PAGE_BYTES,
-    VLLM,
-    EngineMetrics,
-    parse_metrics,
-)
+from steersman.env.engine_dialects import DIALECTS, VLLM
+from steersman.env.engine_metrics import MAX_PAGE_BYTES, EngineMetrics, parse_metrics
 from steersman.traces.errors import BackendError
 
 VLLM_V1 = b"""\
@@ -47,6 +42,39 @@ sglang:num_queue_reqs{model_name="m"} 2.0
 sglang:token_usage{model_name="m"} 0.28
 """
 
+SGLANG_RANKS = b"""\
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{dp_rank="0",model_name="m",pp_rank="0",priority="",tp_rank="0"} 5.0
+sglang:num_running_reqs{dp_rank="0",model_name="m",pp_rank="0",priority="3",tp_rank="0"} 4.0
+sglang:num_running_reqs{dp_rank="0",model_name="m",pp_rank="0",priority="",tp_rank="1"} 5.0
+sglang:num_running_reqs{dp_rank="1",model_name="m",pp_rank="0",priority="",tp_rank="2"} 1.0
+sglang:num_running_reqs_offline_batch{dp_rank="0",model_name="m"} 99.0
+sglang:num_queue_reqs{dp_rank="0",model_name="m",priority="",tp_rank="0"} 2.0
+sglang:num_queue_reqs{dp_rank="1",model_name="m",priority="",tp_rank="2"} 0.0
+sglang:token_usage{dp_rank="0",model_name="m",tp_rank="0"} 0.5
+sglang:token_usage{dp_rank="0",model_name="m",tp_rank="1"} 0.5
+sglang:token_usage{dp_rank="1",model_name="m",tp_rank="2"} 0.1
+sglang:max_total_num_tokens{dp_rank="0",model_name="m",tp_rank="0"} 471258.0
+sglang:max_total_num_tokens{dp_rank="1",model_name="m",tp_rank="2"} 471258.0
+sglang:num_retracted_requests_total{dp_rank="0",model_name="m",tp_rank="0"} 6.0
+"""
+
+VLLM_LORA = b"""\
+vllm:num_requests_running 2
+vllm:num_requests_waiting 0
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="old"} 1.71e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql, french"} 1.72e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="older"} 1.7e+09
+"""
+
+TRTLLM_SERVE_PAGE = b"""\
+trtllm_num_requests_running{engine_type="trtllm",model_name="m"} 2.0
+trtllm_num_requests_waiting{engine_type="trtllm",model_name="m"} 1.0
+trtllm_kv_cache_utilization{engine_type="trtllm",model_name="m"} 0.125
+trtllm_kv_cache_max_blocks{engine_type="trtllm",model_name="m"} 1000.0
+trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="m"} 32.0
+"""
+
 TRTLLM_PAGE = b"""\
 trtllm_num_requests_running{model_name="m"} 2
 trtllm_num_requests_waiting{model_name="m"} 1
@@ -57,6 +85,7 @@ TRITON_PAGE = b"""\
 nv_trt_llm_request_metrics{model="t",request_type="scheduled",version="1"} 4
 nv_trt_llm_request_metrics{model="t",request_type="active",version="1"} 6
 nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="t",version="1"} 0.5
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="t",version="1"} 64
 nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="t",version="1"} 900
 """
 
@@ -82,13 +111,26 @@ def test_vllm_sums_over_data_parallel_ranks() -> None:
         (VLLM_V0, EngineMetrics("vllm", 3.0, 0.0, 0.5)),
         (SGLANG_PAGE, EngineMetrics("sglang", 7.0, 2.0, 0.28)),
         (TRTLLM_PAGE, EngineMetrics("tensorrt-llm", 2.0, 1.0, 0.125)),
-        (TRITON_PAGE, EngineMetrics("triton", 4.0, 2.0, 0.5)),
+        (TRTLLM_SERVE_PAGE, EngineMetrics("tensorrt-llm", 2.0, 1.0, 0.125, 32_000.0)),
+        (TRITON_PAGE, EngineMetrics("triton", 4.0, 2.0, 0.5, 57_600.0)),
         (TGI_PAGE, EngineMetrics("tgi", 8.0, 3.0, 0.0)),
     ],
 )
 def test_dialects_are_recognised(page: bytes, expected: EngineMetrics) -> None:
     assert parse_metrics(page) == expected
     assert parse_metrics(page.replace(b"\n", b"\r\n")) == expected
+
+
+def test_sglang_counts_each_data_parallel_rank_once_and_no_priority_twice() -> None:
+    read = parse_metrics(SGLANG_RANKS)
+    assert (read.dialect, read.running, read.waiting) == ("sglang", 6.0, 2.0)
+    assert read.kv_usage == pytest.approx(0.3)
+    assert (read.kv_capacity_tokens, read.preemptions) == (942_516.0, 6.0)
+
+
+def test_the_last_written_list_of_adapters_counts() -> None:
+    assert parse_metrics(VLLM_LORA).adapters == {"sql", "french"}
+    assert parse_metrics(VLLM_V1).adapters == frozenset()
 
 
 def test_new_name_wins_where_an_engine_shows_both() -> None:

@@ -25,7 +25,8 @@ from steersman.predictors.features import HISTORY_FEATURES, LENGTH_FEATURES, REQ
 from steersman.predictors.latency import AnalyticLatency, LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.predictors.past import Past
-from steersman.serving.config import BackendSettings, HealthSettings
+from steersman.serving.backend_settings import BackendSettings
+from steersman.serving.config import HealthSettings
 from steersman.serving.flight import Flight
 from steersman.serving.headers import NO_HINTS
 from steersman.serving.metrics import RouterMetrics

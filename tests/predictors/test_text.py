@@ -283,3 +283,18 @@ def test_nothing_is_known_of_what_is_no_body() -> None:
     nothing: tuple[Any, ...] = (None, [], "x", 3)
     for body in nothing:
         assert text_features(body) == TextFeatures()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": "ab", "documents": ["cde", {"text": "fg"}, {"image": "x"}]},
+        {"text_1": "ab", "text_2": ["cde", "fg"]},
+        {"queries": ["ab"], "items": ["cdefg"]},
+        {"input": ["abcde", "fg"]},
+    ],
+)
+def test_bodies_that_ask_for_scores_or_vectors_have_a_size(body: dict[str, Any]) -> None:
+    features = text_features(body)
+    assert features.size_bytes == 7
+    assert not features.chat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -36,6 +37,10 @@ class Backend:
     running: int = 0
     health_status: int = 200
     metrics: bytes | None = None
+    frozen: bool = False
+    """It takes connections and requests, and answers none, not even checks, until it thaws."""
+    pages_frozen: bool = False
+    """As above, for checks and scrapes only."""
     received: list[Received] = field(default_factory=list)
     hung_up: int = 0
     """Requests whose client went away before the answer was complete."""
@@ -48,8 +53,8 @@ class Backend:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+    async def start(self, secure: ssl.SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, ssl=secure)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -80,6 +85,11 @@ class Backend:
     async def _dispatch(
         self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        is_page = request.path in {"/health", "/v1/models", "/metrics"}
+        while self.frozen or (is_page and self.pages_frozen):
+            await asyncio.sleep(0.005)
+            if reader.at_eof():
+                raise ConnectionResetError
         if request.path == "/health":
             await whole(b"", status=self.health_status)(request, writer)
         elif request.path == "/v1/models":

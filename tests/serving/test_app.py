@@ -133,7 +133,10 @@ async def test_hints_reach_the_policy_and_travel_on() -> None:
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
-        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/v1/embeddings", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models/m", 405, "method_not_allowed"),
+        ("POST", "/v1/images/generations", 404, "not_found"),
+        ("POST", "/v1/chat/completions/", 404, "not_found"),
         ("GET", "/nothing", 404, "not_found"),
     ],
 )
@@ -141,6 +144,8 @@ async def test_other_paths(method: str, path: str, status: int, code: str) -> No
     async with rig(GOOD) as (router, _), router.client.request(method, router.url + path) as answer:
         assert answer.status == status
         assert error_of(await answer.read())["code"] == code
+        assert await router.metric(f'steersman_responses_total{{code="{status}"}}') == 1.0
+        assert await router.metric(f'steersman_refusals_total{{reason="{code}"}}') == 1.0
 
 
 async def test_a_query_travels_on() -> None:
@@ -175,6 +180,7 @@ async def test_a_request_of_two_lengths_is_refused(framing: bytes) -> None:
         smuggled = b"2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n"
         answer = await raw(router, head, smuggled, length=False)
         assert b" 400 " in answer.split(b"\r\n")[0]
+        assert error_of(answer.partition(b"\r\n\r\n")[2])["code"] == "invalid_http"
         assert not fleet[0].received
 
 

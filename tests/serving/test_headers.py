@@ -70,6 +70,19 @@ def test_a_hint_that_is_not_valid_is_refused(name: bytes, value: bytes) -> None:
     assert value.decode("latin-1") not in raised.value.message
 
 
+OBJECTIVE = b"x-llm-d-inference-objective"
+
+
+def test_objectives_are_priorities_where_they_are_configured() -> None:
+    known = {"chatbot": 0, "nightly": 3}
+    assert parse_hints([(OBJECTIVE, b"nightly")], known).priority is Priority.BACKGROUND
+    both = [(OBJECTIVE, b"nightly"), (b"x-steersman-priority", b"1")]
+    assert parse_hints(both, known).priority is Priority.SEMI_INTERACTIVE
+    with pytest.raises(ApiError, match="use one of: chatbot, nightly"):
+        parse_hints([(OBJECTIVE, b"nihgtly")], known)
+    assert parse_hints([(OBJECTIVE, b"anything")]) == NO_HINTS
+
+
 @given(st.binary(max_size=40))
 def test_any_value_is_read_or_refused(value: bytes) -> None:
     for name in (b"x-session-id", b"x-steersman-priority", b"x-llm-d-slo-ttft-ms"):

@@ -7,7 +7,8 @@ import pytest
 
 from steersman.env.profiles import load_profile
 from steersman.predictors import ledger as L
-from steersman.serving.config import BackendSettings, HealthSettings
+from steersman.serving.backend_settings import BackendSettings
+from steersman.serving.config import HealthSettings
 from steersman.serving.pool import Fleet
 from steersman.traces.errors import ConfigError
 
@@ -63,11 +64,18 @@ def test_weights_scale_the_base_weight() -> None:
     assert made.state[1, L.BASE_WEIGHT] == pytest.approx(3.0 * made.state[0, L.BASE_WEIGHT])
 
 
-def test_resting_replicas() -> None:
-    made = fleet(backend("a", "m"), backend("b", "m"))
-    made.replicas[1].resting_until_s = 5.0
-    assert made.resting(made.pools["m"], 4.0).tolist() == [False, True]
-    assert made.resting(made.pools["m"], 5.0).tolist() == [False, False]
+def test_who_is_avoided() -> None:
+    made = fleet(backend("a", "m"), backend("b", "m"), backend("c", "m"))
+    pool = made.pools["m"]
+    tried = np.array([False, True, False])
+    made.replicas[0].resting_until_s = 10.0
+    assert made.avoided(pool, tried, 9.0).tolist() == [True, True, False]
+    assert made.avoided(pool, tried, 10.0).tolist() == [False, True, False]
+    made.suspects.add(made.replicas[2])
+    assert made.avoided(pool, tried, 10.0).tolist() == [False, True, True]
+    assert made.avoided(pool, tried, 9.0).tolist() == [True, True, False], "nobody else can"
+    made.drain(made.replicas[0])
+    assert made.avoided(pool, tried, 10.0).tolist() == [False, True, False], "nobody else takes any"
 
 
 def test_matches_are_in_tokens_and_in_the_order_of_the_pool() -> None:

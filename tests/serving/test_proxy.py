@@ -224,7 +224,8 @@ async def test_retry_after_is_honoured() -> None:
 
 
 async def test_the_retry_budget_bounds_retries() -> None:
-    settings = {"retries": {"budget_burst": 2, "budget_ratio": 0.0}, "health": {"failures": 100}}
+    retries = {"budget_burst": 2, "budget_ratio": 0.0, "most_broken": 0}
+    settings = {"retries": retries, "health": {"failures": 100}}
     async with rig(reset, reset, reset, **settings) as (router, fleet):
         for _ in range(5):
             status, got, headers = await router.post()

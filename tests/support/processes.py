@@ -117,6 +117,15 @@ class ServerProcess:
         """As a supervisor asks it to stop."""
         self._process.terminate()
 
+    def freeze(self) -> None:
+        """As a machine that swaps, or a driver that hangs: it takes connections and does nothing."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on where it was."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """As a crash: SIGKILL to the whole group, at once and for good."""
         with suppress(ProcessLookupError):
@@ -126,6 +135,7 @@ class ServerProcess:
     def close(self) -> None:
         """Stop it, politely first, and drop its log."""
         if self.returncode is None:
+            self.thaw()
             self.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.wait(10.0)

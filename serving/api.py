@@ -1,0 +1,85 @@
+"""One path of the OpenAI surface, from the first byte of a request to the last of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Scope, Send
+
+from steersman.serving.errors import ApiError
+from steersman.serving.exchange import Exchange
+from steersman.serving.headers import DECISION_HEADER
+from steersman.serving.intake import ClientGone, find_pool, read_request, understand
+from steersman.serving.interrupt import Interrupt, Reason
+from steersman.serving.parts import Parts
+from steersman.serving.router import new_request_id
+from steersman.serving.surface import ApiPath
+from steersman.traces.schema import Status
+
+
+class ApiEndpoint:
+    """An ASGI application for one path: no request or response objects on the way of the bytes."""
+
+    def __init__(self, parts: Parts, api: ApiPath) -> None:
+        self._parts = parts
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        parts = self._parts
+        arrival_s = parts.clock()
+        parts.metrics.in_flight.inc()
+        request_id = new_request_id()
+        status = 0
+        try:
+            status = await self._serve(scope, receive, send, arrival_s, request_id)
+        except ApiError as error:
+            status = error.status
+            parts.metrics.refusals.labels(error.code.value).inc()
+            await _send_error(send, error, request_id)
+        except ClientGone:
+            pass
+        finally:
+            parts.metrics.in_flight.dec()
+            if status:
+                parts.metrics.responses.labels(str(status)).inc()
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, arrival_s: float, request_id: str
+    ) -> int:
+        parts = self._parts
+        intake = await read_request(self._api, scope, receive, arrival_s, parts.settings)
+        pool = find_pool(parts.fleet, intake.text.model)
+        request = understand(intake, pool, parts.counter, parts.wording, request_id)
+        prepared = parts.router.prepare(request, pool, intake.hints)
+        interrupt = Interrupt()
+        exchange = Exchange(intake, prepared, interrupt, send)
+        watch = asyncio.create_task(_watch_client(receive, interrupt))
+        try:
+            await parts.proxy.serve(exchange)
+        except ApiError as error:
+            exchange.reason = exchange.reason or error.code.value
+            raise
+        except asyncio.CancelledError:
+            # Between two attempts; within one, the proxy has dealt with it.
+            reason = interrupt.take()
+            if reason is None:
+                raise
+            exchange.status, exchange.reason = Status.CANCELLED, reason.value
+        finally:
+            interrupt.disarm()
+            watch.cancel()
+            parts.recorder.record(exchange)
+        return exchange.http_status
+
+
+async def _watch_client(receive: Receive, interrupt: Interrupt) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    interrupt.fire(Reason.CLIENT_GONE)
+
+
+async def _send_error(send: Send, error: ApiError, request_id: str) -> None:
+    headers = [*error.headers, (DECISION_HEADER, request_id.encode())]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": error.body})

@@ -1,0 +1,1 @@
+"""Finding replicas while the router runs: files, DNS, Kubernetes."""

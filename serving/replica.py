@@ -1,0 +1,125 @@
+"""One backend: where it is, how it is reached, what it serves, how it is."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from steersman.serving.backend_settings import BackendSettings, TlsSettings
+from steersman.serving.config import HealthSettings
+from steersman.serving.health import HealthState
+from steersman.serving.pulse import Pulse
+from steersman.serving.splice import set_member
+from steersman.traces.errors import ConfigError
+from steersman.traces.schema import HardwareProfile, Priority
+
+
+class Replica:
+    """One backend.
+
+    Raises:
+        ConfigError: a variable that should hold its API key is not set, or a certificate is not one.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        settings: BackendSettings,
+        profile: HardwareProfile,
+        health: HealthSettings,
+        environment: Mapping[str, str],
+        contexts: dict[TlsSettings, ssl.SSLContext],
+    ) -> None:
+        self.index = index
+        """Its row in the fleet's state."""
+        self.settings = settings
+        self.id = settings.replica_id
+        self.url = settings.url
+        self.profile = profile
+        self.health = HealthState(health.failures, health.successes)
+        self.models = settings.models
+        self.cards: dict[str, dict[str, Any]] = {}
+        """What the backend says of each of its models, if it was asked; by our names."""
+        self.adapters: frozenset[str] = frozenset()
+        """LoRA adapters in its accelerators' memory, where the engine tells; its own names."""
+        self.pulse = Pulse()
+        self.waiting: set[Callable[[], None]] = set()
+        """For each request that is here and has no first byte yet: sends it elsewhere."""
+        self.resting_until_s = 0.0
+        """It asked, with Retry-After, to be left in peace until then."""
+        self.authorization = _authorization(settings, environment)
+        self.tls: ssl.SSLContext | None = None
+        """None for a plain connection."""
+        if urlsplit(settings.url).scheme == "https":
+            if settings.tls not in contexts:  # reading the system's authorities takes a while
+                contexts[settings.tls] = _tls_context(settings)
+            self.tls = contexts[settings.tls]
+        self.server_name = settings.tls.server_name or None
+        self._public = {own: name for name, own in settings.names.items()}
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"Replica({self.id!r}, {self.url!r})"
+
+    def take_cards(self, cards: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+        """Remember what it lists; returns the models it serves, by our names."""
+        self.cards = {self._public.get(str(card["id"]), str(card["id"])): dict(card) for card in cards}
+        return self.settings.models or tuple(self.cards)
+
+    def body_for(self, body: bytes, asked: str, model: str, priority: Priority) -> bytes:
+        """The client's body as this replica must get it: the same, but for its own name of the model and
+        the engine's priority, where those are configured.
+
+        Args:
+            body: the client's.
+            asked: the model it names; may be empty.
+            model: the model of the pool.
+            priority: of the request.
+        """
+        own = self.settings.names.get(model, model)
+        if asked and asked != own:
+            body = set_member(body, "model", orjson.dumps(own))
+        order = self.settings.engine_priority
+        if order != "none":
+            level = priority if order == "lower-first" else max(Priority) - priority
+            body = set_member(body, "priority", str(int(level)).encode())
+        return body
+
+
+def _authorization(settings: BackendSettings, environment: Mapping[str, str]) -> str:
+    if not settings.api_key_env:
+        return ""
+    key = environment.get(settings.api_key_env, "").strip()
+    if not key:
+        raise ConfigError(
+            f"backend '{settings.replica_id}': environment variable '{settings.api_key_env}' "
+            "(api_key_env) is not set; set it to the backend's API key"
+        )
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(
+            f"backend '{settings.replica_id}': the key in '{settings.api_key_env}' (api_key_env) "
+            "has characters that cannot be in a header; check it"
+        )
+    return f"Bearer {key}"
+
+
+def _tls_context(settings: BackendSettings) -> ssl.SSLContext:
+    tls: TlsSettings = settings.tls
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file or None)
+        if tls.cert_file:
+            context.load_cert_chain(tls.cert_file, tls.key_file or None)
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(filter(None, (tls.ca_file, tls.cert_file, tls.key_file)))
+        raise ConfigError(
+            f"backend '{settings.replica_id}': tls files {files} cannot be used "
+            f"({error.strerror or error}); name PEM files that exist"
+        ) from None
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
