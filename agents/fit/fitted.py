@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class FittedModel:
     """LightGBM's own text of each forest, by its name."""
     metrics: Mapping[str, float]
     """Measured on held-out data; the names are documented in docs/predictors.md."""
-    calibration: tuple[Calibration, ...] = ()
+    calibration: tuple[Calibration, ...] = field(default=(), compare=False)
     """Predicted against actual on the same data, where there was any."""
 
     def save(self, directory: str | Path) -> None:

@@ -25,6 +25,7 @@ from steersman.agents.fit.sampling import (
     CALIBRATING,
     MEASURED_LOADS,
     LatencySamples,
+    closed_form_factor,
     draw_measured_runs,
     draw_runs,
     join,
@@ -99,6 +100,7 @@ def simulate(
     """Samples to learn from, their runs, and samples to measure on. Arguments as for `fit_latency`."""
     tell = progress or silent
     rng = np.random.default_rng(seed)
+    factor = closed_form_factor(scenario)
     past, future = trace.split((TRAIN_SHARE, 1.0 - TRAIN_SHARE))
     plan = draw_runs(scenario, runs, rng)
     measured = draw_measured_runs(scenario, max(runs // 3, len(MEASURED_LOADS)), rng)
@@ -109,6 +111,7 @@ def simulate(
         past,
         decisions,
         length,
+        factor=factor,
         on_progress=lambda done: tell(share * done, f"{runs} simulated runs"),
     )
     held = sample_runs(
@@ -117,6 +120,7 @@ def simulate(
         future,
         decisions,
         length,
+        factor=factor,
         on_progress=lambda done: tell(share + (1.0 - share) * done, f"{len(measured)} unseen runs"),
     )
     return join(seen), np.repeat(np.arange(runs), [len(part) for part in seen]), join(held)

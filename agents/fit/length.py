@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
+from steersman.agents.fit.calibration import calibration
 from steersman.agents.fit.fitted import FittedModel, Progress, silent
 from steersman.agents.fit.length_forests import LEVELS, QUANTILES, LengthForests, grow, pinball, regrow
 from steersman.agents.fit.length_graph import length_graph
@@ -78,7 +79,9 @@ def fit_length_rows(
     LengthModel.from_bytes(data)  # what would not load is not handed out
     text = {name: forest.model_to_string() for name, forest in final.forests.items()}
     tell(1.0, "done")
-    return FittedModel(KIND, data, text, metrics)
+    held = np.maximum(made.predict(rows[second:])[:, :2], 1.0)
+    deciles = calibration("output", "tokens", held[:, 0], held[:, 1], outputs[second:])
+    return FittedModel(KIND, data, text, metrics, (deciles,))
 
 
 def judged(made: LengthForests, rows: Rows, actual: Values, seen: Values) -> dict[str, float]:

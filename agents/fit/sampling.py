@@ -120,6 +120,7 @@ def sample_runs(
     decisions: int,
     length: LengthPredictor,
     *,
+    factor: float | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[LatencySamples]:
     """Play runs in lockstep and collect what became of every counted decision.
@@ -127,9 +128,10 @@ def sample_runs(
     Args:
         trace: of which the runs' arrivals are drawn.
         decisions: counted in each run, about.
+        factor: `closed_form_factor(scenario)`, where it is at hand.
         on_progress: called now and then with the share of all arrivals played.
     """
-    factor = _closed_form_factor(scenario)
+    factor = closed_form_factor(scenario) if factor is None else factor
     places = [_Place(run, scenario, trace, decisions, length, factor) for run in runs]
     batch = ClusterBatch([place.cluster for place in places])
     total = sum(len(place.rows) for place in places)
@@ -211,7 +213,7 @@ class _Place:
         return LatencySamples(self.rows[kept], outcomes.ttft_s[kept], outcomes.tpot_s[kept], load)
 
 
-def _closed_form_factor(scenario: Scenario) -> float:
+def closed_form_factor(scenario: Scenario) -> float:
     """By how much the closed form misses the saturation that was measured on the scenario's traffic."""
     if scenario.saturation_rps is None:
         return 1.0

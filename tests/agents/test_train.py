@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import mlflow.models
 import mlflow.onnx
@@ -123,11 +124,14 @@ def test_predictors_alone_make_a_bundle_without_policy(place: Path) -> None:
     texts = {file.path for file in client.list_artifacts(run_id, "latency")}
     assert {"latency/ttft.txt", "latency/tpot-spread.txt"} <= texts
     assert {"latency/ttft-calibration.svg", "latency/tpot-coverage-by-load.svg"} <= texts
+    texts = {file.path for file in client.list_artifacts(run_id, "length")}
+    assert "length/output-calibration.svg" in texts
     for name in ("length", "latency"):
         stored = Path(client.download_artifacts(run_id, f"models/{name}"))
         model = mlflow.models.Model.load(stored)
         assert model.signature.inputs.input_names() == ["features"]
-        example = model.load_input_example(str(stored))["features"]
+        loaded: Any = model.load_input_example(str(stored))
+        example = loaded["features"]
         served = made.bundle.contents[f"{name}.onnx"]
         graph = mlflow.onnx.load_model(str(stored))
         assert graph.SerializeToString() == onnx.load_model_from_string(served).SerializeToString()

@@ -50,8 +50,8 @@ def test_predictors_are_judged_beside_the_rules_and_recorded(
 ) -> None:
     store = tmp_path / "mlruns"
     arguments = ("predictors", "--scenario", "tiny", "--loads", "0.5", "--seeds", "1")
-    arguments += ("--requests", "80", "--mlruns", str(store), "--json")
-    rows = json.loads(run(arguments, monkeypatch, capsys))
+    options = ("--requests", "80", "--mlruns", str(store), "--json")
+    rows = json.loads(run((*arguments, *options), monkeypatch, capsys))
     figures = {row["name"]: row["value"] for row in rows}
     assert figures["MdAPE of ttft of analytic, tiny 50%"] < 0.3
     assert figures["MdAPE of tpot of analytic, tiny 50%"] < 0.3
@@ -61,6 +61,7 @@ def test_predictors_are_judged_beside_the_rules_and_recorded(
 
     client = MlflowClient(Registry(store).uri)
     experiment = client.get_experiment_by_name(EVALUATIONS)
+    assert experiment is not None
     (kept,) = client.search_runs([experiment.experiment_id])
     assert kept.data.metrics["ttft.mdape.analytic.tiny_50"] == pytest.approx(
         figures["MdAPE of ttft of analytic, tiny 50%"]
