@@ -1,9 +1,9 @@
 """Two references that know what no router can know: how far is there to go?
 
-`clairvoyant-lengths` is marginal cost with the true output lengths. `clairvoyant-lookahead` forces every
-candidate in a copy of the true state, plays the true arrivals of the next seconds under marginal cost,
-and charges what is unfinished then in closed form. Neither is a bound: marginal cost goes on after
-them. They stand beside the policies, and nothing serves them.
+`clairvoyant-lengths` is marginal cost with the true output lengths. `clairvoyant-lookahead` has them
+too, forces every candidate in a copy of the true state, plays the true arrivals of the next seconds under
+marginal cost, and charges what is unfinished then in closed form. Neither is a bound: marginal cost goes
+on after them. They stand beside the policies, and nothing serves them.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class _Place:
         self._course = course
         self.replicas = len(course.scenario.replicas)
         self._looks_ahead = contestant is Reference.LOOKAHEAD
-        self.cluster = course.cluster(true_lengths=contestant is Reference.LENGTHS)
+        self.cluster = course.cluster(true_lengths=isinstance(contestant, Reference))
         factory = _MARGINAL if isinstance(contestant, Reference) else contestant
         self.policy = factory(course.seed, lambda: self.cluster.now_s)
 

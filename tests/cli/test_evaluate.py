@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from steersman.agents.evaluate.constants import load_tuned
 from steersman.agents.registry import EVALUATIONS, Registry
 from steersman.cli import main
 from tests.support.commands import mistake
@@ -89,3 +90,32 @@ def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert said in mistake(("evaluate", *arguments), monkeypatch, capsys)
+
+
+def test_tuned_constants_are_written_with_the_command_that_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = ("tune", "--policy", "llm-d-default", "--scenario", "tiny", "--loads", "0.5")
+    budget = ("--evaluations", "10", "--requests", "20", "--commit", "abc1234")
+    out = run((*wanted, *budget, "--out", str(tmp_path)), monkeypatch, capsys)
+    assert "llm-d-default, tiny: J" in out
+    found = load_tuned("llm-d-default", "tiny", tmp_path)
+    assert found.score <= 1.0
+    assert set(found.options) == {"queue_weight", "kv_weight", "prefix_weight"}
+    assert found.commit == "abc1234"
+    assert found.command.startswith("steersman evaluate tune --policy llm-d-default --scenario tiny")
+
+
+def test_saturation_is_told_per_split(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("saturation", "--scenario", "tiny", "--splits", "tune", "--seeds", "1", "--json")
+    told = json.loads(run(arguments, monkeypatch, capsys))
+    assert 5.0 < told["tiny"]["tune"] < 40.0
+
+
+def test_an_unknown_split_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = mistake(("evaluate", "saturation", "--splits", "test"), monkeypatch, capsys)
+    assert "'test' is not a split; known: train, tune, evaluation, all" in told
