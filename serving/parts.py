@@ -23,9 +23,11 @@ from steersman.serving.health import HealthCheck, HealthMonitor
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.models import BundleWatch, ServedModels
+from steersman.serving.online import OnlineErrors
 from steersman.serving.pool import Fleet
 from steersman.serving.proxy import Proxy
 from steersman.serving.recorder import Recorder
+from steersman.serving.refit import RefitLoop
 from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
 from steersman.serving.upstream import Upstream
@@ -51,6 +53,8 @@ class Parts:
     recorder: Recorder
     upstream: Upstream
     monitor: HealthMonitor
+    errors: OnlineErrors
+    refit: RefitLoop | None
     log: OutcomeLogWriter | None
     checks: list[ControlLoop]
     """Health checks and scrapers."""
@@ -76,6 +80,8 @@ class Parts:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                if self.refit is not None:
+                    self.refit.close()
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close)
 
@@ -134,10 +140,14 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         if replica.settings.metrics_path:
             rng = random.Random(f"{settings.policy.seed} {replica.id}")
             checks.append(Scraper(replica, fleet, upstream, settings.scrape, metrics, clock, rng))
+    errors = OnlineErrors(metrics)
     watches: list[ControlLoop] = []
     if settings.bundle.directory:
         directory = Path(settings.bundle.directory)
         watches.append(BundleWatch(directory, models, settings.bundle, metrics))
+    refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
+    if refit is not None:
+        watches.append(refit)
     return Parts(
         settings=settings,
         clock=clock,
@@ -148,9 +158,11 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         wording=wording,
         router=router,
         proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
-        recorder=Recorder(past, counter, wording, metrics, log, clock),
+        recorder=Recorder(past, counter, wording, metrics, errors, log, clock),
         upstream=upstream,
         monitor=monitor,
+        errors=errors,
+        refit=refit,
         log=log,
         checks=checks,
         watches=watches,
