@@ -8,7 +8,8 @@ Length models are fitted on several traces and measured on the last quarter of e
 model is fitted on simulated runs of the `mixed` and `demo` clusters and measured on runs with unseen
 traffic, seeds and hardware at 40 to 120 % of saturation; figures without a cluster's name are the mean
 of both. `llmd` is llm-d's model on the same samples. `score64` is one call that predicts TTFT and TPOT
-of 64 candidates (`scoring.py`).
+of 64 candidates (`scoring.py`). `drift` is what slower hardware and other traffic do to predictions
+while they serve, on one course of `demo` (`drift.py`, which also plays more).
 `--quick` takes one seed of smaller runs; the full run takes five, and gives 95 % intervals over them.
 """
 
@@ -27,6 +28,7 @@ from typing import Any
 
 import lightgbm as lgb
 import numpy as np
+from drift import measure as drift_rows
 from scoring import timed
 
 from steersman.agents.evaluate.latency_figures import latency_figures
@@ -57,6 +59,7 @@ def main() -> None:
     rows += scoring(fitted, calls=2_000 if options.quick else 20_000)
     figures = length_figures(LENGTH_DATA, seeds=2 if options.quick else 5)
     rows += [over_seeds(name, values) for name, values in sorted(figures.items())]
+    rows += drift_rows("demo", None, quick=options.quick, seeds=1, prefix="")
     rows += timings(calls=500 if options.quick else 5_000)
     for row in rows:
         interval = "" if row["lo"] is None else f"  [{row['lo']:.4g}, {row['hi']:.4g}]"

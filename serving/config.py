@@ -170,6 +170,33 @@ class OutcomeLogSettings(Settings):
     )
 
 
+class RefitSettings(Settings):
+    """Refitting the predictors on the outcome log, in a worker process (needs `steersman[train]`)."""
+
+    enabled: bool = Field(
+        default=False, description="Whether to refit when predictions drift; needs a log and a bundle."
+    )
+    min_outcomes: int = Field(
+        default=1000, ge=200, description="Outcomes to wait for after drift was seen."
+    )
+    min_interval_s: float = Field(
+        default=300.0, ge=0, description="Least time between two refits, in seconds."
+    )
+    interval_s: float = Field(
+        default=0.0, ge=0, description="Also refit so often without drift, in seconds; 0: never."
+    )
+    window_outcomes: int = Field(
+        default=20_000, ge=500, le=1_000_000, description="Most outcomes to learn from."
+    )
+    timeout_s: float = Field(
+        default=900.0, gt=0, description="A worker that takes longer is killed, in seconds."
+    )
+    memory_gib: float = Field(
+        default=4.0, ge=0, description="Most memory of the worker, in GiB; 0: no limit."
+    )
+    nice: int = Field(default=10, ge=0, le=19, description="Niceness of the worker.")
+
+
 class RouterSettings(Settings):
     """The whole file."""
 
@@ -209,6 +236,10 @@ class RouterSettings(Settings):
         default=OutcomeLogSettings(), description="The log of decisions and outcomes."
     )
 
+    refit: RefitSettings = Field(
+        default=RefitSettings(), description="Refitting the predictors while they serve."
+    )
+
     @field_validator("objectives")
     @classmethod
     def _check_objectives(cls, objectives: dict[str, int]) -> dict[str, int]:
@@ -216,6 +247,19 @@ class RouterSettings(Settings):
             if priority not in tuple(Priority):
                 raise ValueError(f"'{name}' has priority {priority}; use 0 (interactive) to 3")
         return objectives
+
+    @model_validator(mode="after")
+    def _check_refit(self) -> Self:
+        if self.refit.enabled:
+            needed = {
+                "bundle.directory": bool(self.bundle.directory),
+                "bundle.watch_interval_s": self.bundle.watch_interval_s > 0,
+                "outcome_log.directory": bool(self.outcome_log.directory),
+            }
+            missing = [key for key, given in needed.items() if not given]
+            if missing:
+                raise ValueError(f"refit.enabled needs {' and '.join(missing)}; set it too")
+        return self
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:

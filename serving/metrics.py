@@ -84,6 +84,12 @@ class RouterMetrics:
         self.bundle_info = Gauge(
             "steersman_bundle_info", "1 for the bundle that serves", ["version"], registry=registry
         )
+        self.drift_alarms = counter(
+            "prediction_drift_alarms", "Times that predictions drifted", "model", "hardware", "target"
+        )
+        self.refits = counter(
+            "refits", "Refits by what came of them: replaced, kept or failed", "result", "reason"
+        )
         self.log_records = counter("outcome_log_records", "Records handed to the outcome log")
 
     def forget(self, replica_id: str) -> None:

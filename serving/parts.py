@@ -26,9 +26,11 @@ from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.models import BundleWatch, ServedModels
+from steersman.serving.online import OnlineErrors
 from steersman.serving.pool import Fleet
 from steersman.serving.proxy import Proxy
 from steersman.serving.recorder import Recorder
+from steersman.serving.refit import RefitLoop
 from steersman.serving.replica import Replica
 from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
@@ -56,6 +58,8 @@ class Parts:
     recorder: Recorder
     upstream: Upstream
     monitor: HealthMonitor
+    errors: OnlineErrors
+    refit: RefitLoop | None
     log: OutcomeLogWriter | None
     membership: Membership
     """Has the health checks and scrapers of every replica."""
@@ -86,6 +90,8 @@ class Parts:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.silence.close()
+                if self.refit is not None:
+                    self.refit.close()
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close)
 
@@ -166,10 +172,14 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         sources=settings.discovery.sources,
     )
     silence = SilenceWatch(fleet, monitor, upstream, settings.health, clock)
+    errors = OnlineErrors(metrics)
     watches: list[ControlLoop] = [silence]
     if settings.bundle.directory:
         directory = Path(settings.bundle.directory)
         watches.append(BundleWatch(directory, models, settings.bundle, metrics))
+    refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
+    if refit is not None:
+        watches.append(refit)
     return Parts(
         settings=settings,
         clock=clock,
@@ -180,9 +190,11 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         wording=wording,
         router=router,
         proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
-        recorder=Recorder(past, counter, wording, metrics, log, clock),
+        recorder=Recorder(past, counter, wording, metrics, errors, log, clock),
         upstream=upstream,
         monitor=monitor,
+        errors=errors,
+        refit=refit,
         log=log,
         membership=membership,
         searches=make_searches(settings.discovery, membership, metrics),

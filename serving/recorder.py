@@ -13,6 +13,7 @@ from steersman.predictors.wording import Wording
 from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
+from steersman.serving.online import OnlineErrors
 from steersman.serving.surface import Work
 from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord
 from steersman.traces.schema import Decision, Outcome, Status
@@ -31,6 +32,7 @@ class Recorder:
         counter: TokenCounter,
         wording: Wording,
         metrics: RouterMetrics,
+        errors: OnlineErrors,
         log: OutcomeLogWriter | None,
         clock: Clock,
     ) -> None:
@@ -38,6 +40,7 @@ class Recorder:
         self._counter = counter
         self._wording = wording
         self._metrics = metrics
+        self._errors = errors
         self._log = log
         self._clock = clock
 
@@ -46,6 +49,8 @@ class Recorder:
         exchange.end_s = exchange.end_s or self._clock()
         outcome = outcome_of(exchange)
         self._learn(exchange, outcome)
+        if exchange.intake.api.work is Work.GENERATE:
+            self._errors.observe(exchange, outcome)
         self._count(exchange, outcome)
         # The log is a trace of generations: nothing is to be learned from how long an embedding is.
         if self._log is not None and exchange.intake.api.work is Work.GENERATE:
@@ -121,6 +126,7 @@ def record_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Ou
     if route is not None:
         known |= {
             "decided_at_s": route.dispatched_s,
+            "queued_s": route.dispatched_s - prepared.request.arrival_s,
             "replica_ids": route.snapshot.replica_ids,
             "state": route.snapshot.state,
             "match_tokens": route.match_tokens,

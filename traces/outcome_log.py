@@ -18,14 +18,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from steersman.traces.errors import ConfigError, TraceError
 from steersman.traces.framing import Damage, frame, read_frames
 from steersman.traces.outcome_record import OutcomeRecord
 
-__all__ = ["OutcomeLogWriter", "OutcomeRecord", "read_outcomes", "segments"]
+__all__ = ["OutcomeLogWriter", "OutcomeRecord", "read_newest", "read_outcomes", "segments"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SEGMENT_PATTERN = "outcomes-*.log"
 CHUNK_BYTES = 256 * 1024
@@ -320,6 +323,33 @@ def read_outcomes(
                     report(Damage(file, offset, len(item), f"is not an outcome record ({error})"))
         except OSError as error:
             raise TraceError(f"cannot be read ({error.strerror})", path=str(file)) from None
+
+
+def read_newest(directory: str | Path, most: int, keep: Callable[[OutcomeRecord], T | None]) -> list[T]:
+    """What `keep` makes of about the newest records of a log directory, None left out.
+
+    Segments are read whole, from the newest back, until there are `most`; of the last one the newest are
+    taken. Only what was kept is in memory. A segment that was deleted meanwhile, or cannot be read, is
+    passed over.
+
+    Raises:
+        TraceError: a directory without segments.
+    """
+    found = segments(Path(directory))
+    if not found:
+        raise TraceError("has no outcome log segments (outcomes-*.log)", path=str(directory))
+    newest: list[T] = []
+    for path in reversed(found):
+        if len(newest) >= most:
+            break
+        kept: deque[T] = deque(maxlen=most - len(newest))
+        with contextlib.suppress(TraceError):
+            for record in read_outcomes(path):
+                item = keep(record)
+                if item is not None:
+                    kept.append(item)
+        newest = [*kept, *newest]
+    return newest
 
 
 def _warn(damage: Damage) -> None:

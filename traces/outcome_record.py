@@ -68,6 +68,8 @@ class OutcomeRecord:
     # What was known.
     decided_at_s: float = NAN
     """The router's monotonic clock at the decision, on which the state's times are."""
+    queued_s: float = 0.0
+    """From arrival to that decision, earlier attempts included: predictions of TTFT begin then."""
     replica_ids: tuple[str, ...] = ()
     """(n,)"""
     state: NDArray[np.float64] = field(default_factory=_no_floats)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from steersman.cli.refit import refit
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,6 +48,8 @@ Resume = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 MLRUNS = Path("mlruns")
+
+app.command()(refit)
 
 
 @app.command("all")

@@ -183,13 +183,14 @@ def stream(
     delay_s: float = 0.0,
     then: str = "end",
     headers_first: bool = False,
+    status: int = 200,
 ) -> Behaviour:
     """A stream in pieces; `then` is `end`, `abort` (the connection breaks) or `hang`."""
 
     async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-            b"x-backend: yes\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 %d Said\r\ncontent-type: text/event-stream; charset=utf-8\r\n" % status
+            + b"x-backend: yes\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         if headers_first:
             await writer.drain()
