@@ -23,7 +23,7 @@ class TunedSettings(Settings):
     policy: str = Field(description="Whose constants these are.")
     options: dict[str, float | int | str] = Field(description="The constants found.")
     scenarios: list[str] = Field(description="Where they were tuned, on the tuning split.")
-    score: float = Field(gt=0, description="J there over J with the published constants.")
+    score: float = Field(gt=0, description="Cost J there over that with the published ones.")
     evaluations: int = Field(ge=1, description="Sets of constants tried.")
     requests: int = Field(ge=1, description="Counted requests of an episode.")
     loads: list[float] = Field(description="Loads of the episodes of one evaluation.")
