@@ -23,7 +23,7 @@ class TunedSettings(Settings):
     policy: str = Field(description="Whose constants these are.")
     options: dict[str, float | int | str] = Field(description="The constants found.")
     scenarios: list[str] = Field(description="Where they were tuned, on the tuning split.")
-    score: float = Field(gt=0, description="J there over J with the published constants.")
+    score: float = Field(gt=0, description="Cost J there over that with the published ones.")
     evaluations: int = Field(ge=1, description="Sets of constants tried.")
     requests: int = Field(ge=1, description="Counted requests of an episode.")
     loads: list[float] = Field(description="Loads of the episodes of one evaluation.")
@@ -70,5 +70,14 @@ def save_tuned(tuned: Tuned, scenario: str, about: dict[str, Any], folder: Path 
     path = tuned_path(tuned.policy, scenario, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = "# Made by `steersman evaluate tune`; docs/evaluation.md tells how.\n"
-    path.write_text(head + yaml.safe_dump(settings.model_dump(), sort_keys=False), encoding="utf-8")
+    lines = [_line(key, value) for key, value in settings.model_dump().items()]
+    path.write_text(head + "".join(lines), encoding="utf-8")
     return path
+
+
+def _line(key: str, value: object) -> str:
+    """A key with what it means."""
+    meaning = (TunedSettings.model_fields[key].description or "").rstrip(".")
+    shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    shown = shown.removesuffix("\n").removesuffix("\n...")
+    return f"{key}: {shown}  # {meaning[0].lower()}{meaning[1:]}\n"

@@ -1,7 +1,7 @@
 """Two references that know what no router can know: how far is there to go?
 
 `clairvoyant-lengths` is marginal cost with the true output lengths. `clairvoyant-lookahead` has them
-too, forces every candidate in a copy of the true state, plays the true arrivals of the next seconds under
+too, forces every candidate in a copy of the true state, plays the true arrivals of the next seconds by
 marginal cost, and charges what is unfinished then in closed form. Neither is a bound: marginal cost goes
 on after them. They stand beside the policies, and nothing serves them.
 """
