@@ -154,7 +154,10 @@ def _engine_rate(
 
     def play() -> None:
         memory = cluster.memory
-        while engine.replay(memory.address, choices, cluster.table.output_p50) or not memory.free_slots:
+        while True:
+            engine.replay(memory.address, choices, cluster.table.output_p50)
+            if cluster.exhausted:
+                break
             memory.grow(2 * len(memory.sequences))
         cluster.finish(1e9)
 

@@ -12,6 +12,8 @@ from steersman.env.jit import inner
 from steersman.env.layout import common_in, due_in, replicas_in
 from steersman.env.leap import due_s
 
+KEPT, LEFT = 1, 2
+"""Ways a cluster has an agenda; left: nobody will ask what is due until all replicas are looked at."""
 EVENTS = 0
 SCRAPES = 1
 
@@ -53,6 +55,6 @@ def first_due(memory: int, tree: int) -> int:
 @inner
 def enter_agenda(memory: int, replica: int, after_s: float) -> None:
     """Say when a replica must be looked at next, which is not before `after_s`."""
-    if common_in(memory).agenda == 1:
+    if common_in(memory).agenda == KEPT:
         set_due(memory, EVENTS, replica, max(due_s(memory, replica), after_s))
         set_due(memory, SCRAPES, replica, max(replicas_in(memory)[replica].next_scrape_s, after_s))

@@ -22,24 +22,23 @@ def chained(hashes: NDArray[np.int64], offsets: NDArray[np.int64]) -> bool:
         hashes: of all prompts, (blocks,).
         offsets: where each prompt's begin, and the end of the last, (prompts + 1,).
     """
-    table = np.full((1 << (2 * len(hashes) + 1).bit_length(), 2), -1, dtype=np.int64)
-    return bool(_follow(hashes, offsets, table))
+    table = np.full(1 << (2 * len(hashes) + 1).bit_length(), -1, dtype=np.int32)
+    first = np.zeros(len(hashes) + 1, dtype=np.bool_)
+    first[offsets] = True
+    return bool(_follow(hashes, first, table))
 
 
 @njit
-def _follow(hashes: NDArray[np.int64], offsets: NDArray[np.int64], table: NDArray[np.int64]) -> bool:
-    """`table`: by hash, open addressing: where it first stands, and whether it comes first there."""
+def _follow(hashes: NDArray[np.int64], first: NDArray[np.bool_], table: NDArray[np.int32]) -> bool:
+    """`first`: where prompts begin; `table`: by hash, open addressing, where it first stands."""
     size = table.shape[0]
-    for prompt in range(offsets.shape[0] - 1):
-        for k in range(offsets[prompt], offsets[prompt + 1]):
-            first = np.int64(k == offsets[prompt])
-            i = home_of(hashes[k], size)
-            while table[i, 0] >= 0 and hashes[table[i, 0]] != hashes[k]:
-                i = (i + 1) & (size - 1)
-            known = table[i, 0]
-            if known < 0:
-                table[i, 0] = k
-                table[i, 1] = first
-            elif table[i, 1] != first or (first == 0 and hashes[known - 1] != hashes[k - 1]):
-                return False
+    for k in range(hashes.shape[0]):
+        i = home_of(hashes[k], size)
+        while table[i] >= 0 and hashes[table[i]] != hashes[k]:
+            i = (i + 1) & (size - 1)
+        known = table[i]
+        if known < 0:
+            table[i] = k
+        elif first[known] != first[k] or (not first[k] and hashes[known - 1] != hashes[k - 1]):
+            return False
     return True

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +23,20 @@ from numpy.typing import NDArray
 from steersman.env import engine, lifecycle
 from steersman.env import layout as at
 from steersman.env.belief import Belief
-from steersman.env.chains import chained
+from steersman.env.checks import check
 from steersman.env.dispatching import dispatch
 from steersman.env.drains import drain
 from steersman.env.failures import fail, recover
 from steersman.env.lifecycle import Phase, schedule
-from steersman.env.memory import Memory, StaticTrace, plain
+from steersman.env.memory import Memory, plain
 from steersman.env.observation import observe
+from steersman.env.operation import operate
 from steersman.env.outcomes import OutcomeTable, outcome_table
-from steersman.env.placement import check_roles, check_sharing
-from steersman.env.requests import RequestTable, request_table
+from steersman.env.requests import request_table
+from steersman.env.static_trace import static_trace
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Conditions, Disaggregation, Observation, ReplicaSpec, Staleness
+from steersman.traces.schema import Conditions, Observation, ReplicaSpec, Staleness
 from steersman.traces.trace import Trace
 
 FIRST_SLOTS = 256
@@ -90,14 +89,14 @@ class Cluster:
     ) -> None:
         conditions = conditions or Conditions()
         staleness = staleness or Staleness()
-        _check(replicas, staleness, conditions)
+        check(replicas, staleness, conditions)
         self.replicas = tuple(replicas)
         self.trace = trace
         profiles = np.stack([L.new_row(spec.profile) for spec in replicas])
         self.table = request_table(
             trace, profiles, output_quantiles=output_quantiles, length_features=length_features
         )
-        static = _static(trace, self.table, conditions.patience_s)
+        static = static_trace(trace, self.table, conditions.patience_s)
         self.memory = Memory(
             self.replicas,
             static,
@@ -109,9 +108,7 @@ class Cluster:
             changes=schedule(conditions.changes, len(replicas)),
             most_adapters=conditions.adapters.most if conditions.adapters else 0,
         )
-        _apply(conditions, self.memory)
-        if conditions.disaggregation is not None:
-            _divide(conditions.disaggregation, self.replicas, self.memory)
+        operate(conditions, self.replicas, self.memory)
         self.belief: Belief | None = None
         """Which prefixes the router believes to be where; None where nothing can match."""
         if prefix_cache and len(trace.block_hashes):
@@ -366,106 +363,3 @@ class Cluster:
         if row is None:
             raise RuntimeError("no request is pending; call next_request() first")
         return row
-
-
-def _check(replicas: Sequence[ReplicaSpec], staleness: Staleness, conditions: Conditions) -> None:
-    """Refuse what a configuration file would not let through either, since it would never end."""
-    if not replicas:
-        raise ConfigError("a cluster needs at least one replica; 'replicas' is empty")
-    if not (staleness.scrape_interval_s > 0 and 0 <= staleness.jitter < 1 and 0 <= staleness.loss <= 1):
-        raise ConfigError(
-            f"{staleness}: scrape_interval_s must be positive, jitter in [0, 1) and loss in [0, 1]"
-        )
-    _check_conditions(replicas, conditions)
-    for spec in replicas:
-        if not 1 <= spec.profile.pipeline_parallel <= at.MOST_STAGES:
-            raise ConfigError(
-                f"replica '{spec.replica_id}': pipeline_parallel = {spec.profile.pipeline_parallel} "
-                f"must be within 1 and {at.MOST_STAGES}"
-            )
-        if not 0 < spec.slowdown < float("inf"):
-            raise ConfigError(
-                f"replica '{spec.replica_id}': slowdown = {spec.slowdown} must be positive"
-            )
-        if not 0 <= spec.cold_start_s < float("inf"):
-            raise ConfigError(
-                f"replica '{spec.replica_id}': cold_start_s = {spec.cold_start_s} must be 0 or more"
-            )
-        if min(spec.profile.max_num_seqs, spec.profile.max_batched_tokens) < 1:
-            raise ConfigError(
-                f"replica '{spec.replica_id}': max_num_seqs = {spec.profile.max_num_seqs} and "
-                f"max_batched_tokens = {spec.profile.max_batched_tokens} must be at least 1"
-            )
-
-
-def _check_conditions(replicas: Sequence[ReplicaSpec], conditions: Conditions) -> None:
-    adapters = conditions.adapters
-    if adapters is not None and not (adapters.most >= 1 and 0 <= adapters.load_s < math.inf):
-        raise ConfigError(f"{adapters}: most must be at least 1 and load_s 0 or more")
-    patience_s = conditions.patience_s
-    if patience_s is not None and not patience_s > 0:
-        raise ConfigError(f"patience_s = {patience_s} must be positive; leave it out for ever")
-    check_sharing(replicas, conditions.sharing)
-    if conditions.disaggregation is not None:
-        check_roles(replicas, conditions.disaggregation)
-
-
-def _apply(conditions: Conditions, memory: Memory) -> None:
-    """Write down how the pool is operated."""
-    cluster = memory.cluster[0]
-    cluster["priority_preemption"] = conditions.priority_preemption
-    cluster["adapter_load_s"] = conditions.adapters.load_s if conditions.adapters else 0.0
-    cluster["coupled"] = bool(conditions.sharing)
-    for number, gpu in enumerate(conditions.sharing):
-        rows = list(gpu.replicas)
-        memory.shares["gpu"][rows] = number
-        memory.shares["kind"][rows] = at.MPS if gpu.mode == "mps" else at.TIME_SLICE
-        memory.shares["turn_s"][rows] = np.array(gpu.weights or 1.0) * gpu.slice_ms / 1000.0
-        memory.shares["preemptive"][rows] = gpu.preemptive
-        memory.shares["overhead"][rows] = gpu.overhead
-        memory.shares["demand"][rows] = gpu.demands or 1.0
-
-
-def _divide(split: Disaggregation, replicas: Sequence[ReplicaSpec], memory: Memory) -> None:
-    """Give replicas their roles."""
-    cluster = memory.cluster[0]
-    cluster["coupled"] = True
-    cluster["transfer_latency_s"] = split.latency_s
-    kv_bytes = replicas[0].profile.model.kv_bytes_per_token
-    cluster["transfer_token_s"] = kv_bytes / (split.bandwidth_gb_s * 1e9)
-    memory.replicas["role"][list(split.prefill)] = at.PREFILL
-    memory.replicas["role"][list(split.decode)] = at.DECODE
-    memory.ledger[list(split.decode), L.HEALTHY] = 0.0
-
-
-def _static(trace: Trace, table: RequestTable, patience_s: float | None) -> StaticTrace:
-    """What the engine reads of a trace."""
-    n = len(trace)
-    records: NDArray[Any] = np.zeros(n, dtype=at.TRACE)
-    records["input_tokens"] = np.maximum(trace.input_tokens, 1)
-    records["output_tokens"] = np.maximum(trace.output_tokens, 1)
-    records["priority"] = np.clip(trace.priority, 0, at.PRIORITIES - 1)
-    records["hash_start"] = trace.block_offsets[:-1]
-    records["hash_count"] = np.diff(trace.block_offsets)
-    records["think_time_s"] = np.maximum(trace.think_time_s, 0.0)
-    records["arrival_s"] = trace.arrival_s
-    records["weight"] = table.weight
-    records["ttft_slo_s"] = table.ttft_slo_s
-    records["tpot_slo_s"] = table.tpot_slo_s
-    records["patience_s"] = patience_s or 0.0
-    records["adapter"] = trace.lora
-    records["first_child"] = at.NONE
-    records["next_sibling"] = at.NONE
-    children = np.flatnonzero(trace.parent >= 0)
-    for child in children[::-1].tolist():
-        parent = int(trace.parent[child])
-        records["next_sibling"][child] = records["first_child"][parent]
-        records["first_child"][parent] = child
-    return StaticTrace(
-        records=records,
-        roots=np.flatnonzero(trace.parent < 0),
-        hashes=np.ascontiguousarray(trace.block_hashes),
-        block_tokens=trace.block_tokens if len(trace.block_hashes) else 0,
-        children=len(children),
-        chained=bool(len(trace.block_hashes)) and chained(trace.block_hashes, trace.block_offsets),
-    )

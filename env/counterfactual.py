@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from steersman.env.agenda import EVENTS, SCRAPES, set_due
 from steersman.env.dispatching import dispatch
 from steersman.env.drains import drain
-from steersman.env.engine import next_request
+from steersman.env.engine import next_request, next_unseen
 from steersman.env.jit import inner, njit
 from steersman.env.layout import NONE, common_in, replicas_in, trace_in
 from steersman.env.memory import Memory
@@ -140,7 +140,7 @@ def _play(
     cluster = common_in(memory)
     end_s = cluster.now_s + horizon_s
     while cluster.free_slots > 0:
-        row = next_request(memory)
+        row = next_unseen(memory)
         if row == NONE or cluster.now_s > end_s:
             break
         if only in (NONE, choices[row]):

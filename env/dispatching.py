@@ -110,7 +110,7 @@ def accept(memory: int, replica: int, slot: int) -> None:
     """A replica gets a request; its iteration, if one is under way, goes on as it is."""
     now_s = common_in(memory).now_s
     owner = replicas_in(memory)[replica]
-    if owner.fast == 1:
+    if common_in(memory).agenda > 0:
         advance(memory, replica, now_s)
     dispatched(memory, slot, now_s)
     push_back(memory, replica, slot)

@@ -54,7 +54,7 @@ def _play_out(memory: int, until_s: float, last_s: float) -> float:
             last_s = _play_one(memory, replica, end_s, last_s)
             replica, end_s = first_to_end(memory)
         return last_s
-    if common_in(memory).agenda == 1:
+    if common_in(memory).agenda > 0:
         return _leap_out(memory, until_s, last_s)
     for replica in range(replicas_in(memory).shape[0]):
         end_s = next_end_s(memory, replica)

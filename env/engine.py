@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env.account import accrue
-from steersman.env.agenda import EVENTS, SCRAPES, enter_agenda, first_due, next_due_s
+from steersman.env.agenda import EVENTS, KEPT, LEFT, SCRAPES, enter_agenda, first_due, next_due_s
 from steersman.env.arrivals import arrive
 from steersman.env.dispatching import dispatch
 from steersman.env.jit import inner, njit
@@ -37,6 +37,18 @@ def next_request_by(memory: int, until_s: float) -> int:
 
 
 @inner
+def next_unseen(memory: int) -> int:
+    """As `next_request`, for callers that do not look at replicas: each is where it was left."""
+    common = common_in(memory)
+    if common.agenda == KEPT and common.unborn == 0:
+        common.agenda = LEFT
+    row = arrive(memory, np.inf)
+    if row != NONE and common.agenda == 0:
+        catch_up(memory)
+    return row
+
+
+@inner
 def catch_up(memory: int) -> None:
     """Bring every replica on which something is due to the present."""
     at_s = common_in(memory).now_s
@@ -44,6 +56,12 @@ def catch_up(memory: int) -> None:
         advance_all(memory, at_s)
         return
     after_s = np.nextafter(at_s, np.inf)
+    if common_in(memory).agenda == LEFT:
+        advance_all(memory, at_s)
+        common_in(memory).agenda = KEPT
+        for replica in range(replicas_in(memory).shape[0]):
+            enter_agenda(memory, replica, after_s)
+        return
     for tree in (EVENTS, SCRAPES):
         while next_due_s(memory, tree) <= at_s:
             replica = first_due(memory, tree)
@@ -116,18 +134,15 @@ def replay(memory: int, choices: NDArray[np.int64], output_p50: NDArray[np.float
     Stops early, to be called again, when no slot is free; returns the requests dispatched.
     """
     count = 0
+    common = common_in(memory)
     while True:
-        if common_in(memory).free_slots == 0:
+        if common.free_slots == 0:
             catch_up(memory)
-            if common_in(memory).free_slots == 0:
+            if common.free_slots == 0:
                 return count
-        row = arrive(memory, np.inf)
+        row = next_unseen(memory)
         if row == NONE:
             break
-        if common_in(memory).agenda == 0:
-            catch_up(memory)
-        elif choices[row] >= 0:
-            advance(memory, choices[row], common_in(memory).now_s)
         prompt = float(trace_in(memory)[row].input_tokens)
         dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
         count += 1

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from steersman.env import engine
 from steersman.env import layout as at
 from steersman.env.dispatching import dispatch
-from steersman.env.memory import Memory, StaticTrace
+from steersman.env.memory import Memory
+from steersman.env.static_trace import StaticTrace
 from steersman.traces.schema import HardwareProfile, ReplicaSpec, Staleness
 
 FIRST_SLOTS = 512

@@ -24,6 +24,8 @@ from numba import types
 
 from steersman.predictors import ledger
 
+_MARKS = (b"njit", b"steersman.env.jit", b"steersman.env.links")
+"""One of these is in every module that compiles anything."""
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -51,8 +53,8 @@ def inner(function: FunctionT) -> FunctionT:
 
 def _wide(kind: Any) -> Any:
     """The type that an argument of this type is passed as."""
-    kind = types.unliteral(kind)
-    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
+    signed = isinstance(kind, types.IntegerLiteral) or kind in types.signed_domain
+    return types.int64 if signed else kind
 
 
 def cfunc(signature: Any, function: Callable[..., Any]) -> Any:
@@ -100,7 +102,7 @@ def source_hash() -> str:
     digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
     for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(ledger.__file__)):
         source = path.read_bytes()
-        if b"njit" in source or path == Path(ledger.__file__):
+        if any(mark in source for mark in _MARKS) or path == Path(ledger.__file__):
             digest.update(source)
     return digest.hexdigest()[:16]
 

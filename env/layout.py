@@ -61,7 +61,7 @@ CLUSTER = np.dtype(
         ("transfers", "i8"),  # the slot that arrives first
         ("transfer_latency_s", "f8"),
         ("transfer_token_s", "f8"),
-        ("agenda", "i8"),  # 1: replicas are looked at when something is due (`agenda.py`); they may leap
+        ("agenda", "i8"),  # not 0: replicas are looked at when something is due (`agenda.py`)
         ("segments", "i8"),  # 1: runs of prefix blocks are kept (`segments.py`), not single ones
     ],
     align=True,

@@ -26,6 +26,7 @@ from steersman.env.ends import pop_end, push_end
 from steersman.env.jit import inner
 from steersman.env.kv import blocks_for, release, share, take
 from steersman.env.layout import ends_in, phases_in, replicas_in, run_in, sequences_in
+from steersman.env.links import LEAP, linked
 from steersman.env.scheduler import admit, batch_duration_s, begin_iteration, end_iteration
 
 _TURNS = 32
@@ -49,7 +50,7 @@ def step(memory: int, replica: int, until_s: float) -> None:
     begin(memory, replica, at_s)
 
 
-@inner
+@linked(LEAP)
 def begin(memory: int, replica: int, at_s: float) -> None:
     """Begin an iteration, in whichever mode fits; idle if there is nothing to do."""
     owner = replicas_in(memory)[replica]
@@ -71,7 +72,8 @@ def due_s(memory: int, replica: int) -> float:
     if owner.leaping == 1 and _steady(memory, replica):
         left = (ends_in(memory)[replica, 0].key >> _TURNS) - owner.count
         if left > 0 and _blocks(memory, replica, left) <= owner.kv_blocks - owner.held_blocks:
-            at_s = _end_after_s(memory, replica, left)
+            half_s = 0.5 * owner.decode_context_s * owner.decoding
+            at_s = _end_after_s(at_s, _decode_s(memory, replica), half_s, left)
     return float(at_s)
 
 
@@ -270,13 +272,15 @@ def _leap(memory: int, replica: int, until_s: float) -> bool:
     count = (ends_in(memory)[replica, 0].key >> _TURNS) - owner.count
     if count <= 0:
         return False
-    if _end_after_s(memory, replica, count - 1) > until_s:
-        count = 1 + _whole(memory, replica, until_s)
+    start_s = owner.iteration_end_s
+    first_s = _decode_s(memory, replica)
+    half_s = 0.5 * owner.decode_context_s * owner.decoding
+    if _end_after_s(start_s, first_s, half_s, count - 1) > until_s:
+        count = 1 + _whole(start_s, first_s, half_s, until_s)
     blocks = _blocks(memory, replica, count)
-    if blocks > owner.kv_blocks - owner.held_blocks:
+    if not take(memory, replica, blocks):
         return False
-    take(memory, replica, blocks)
-    end_s = _end_after_s(memory, replica, count)
+    end_s = _end_after_s(start_s, first_s, half_s, count)
     owner.busy_s += end_s - owner.iteration_end_s
     owner.iteration_end_s = end_s
     owner.iterations += count
@@ -286,27 +290,34 @@ def _leap(memory: int, replica: int, until_s: float) -> bool:
 
 
 @inner
-def _end_after_s(memory: int, replica: int, count: int) -> float:
-    """When the `count`-th iteration after the current one ends, all being alike."""
+def _decode_s(memory: int, replica: int) -> float:
+    """Of the next iteration, if all that it does is to decode; as `batch_duration_s`."""
     owner = replicas_in(memory)[replica]
-    first_s = batch_duration_s(memory, replica, owner.decoding, owner.context, 0, 0.0)
-    more_s = owner.decode_context_s * owner.decoding * (0.5 * (count - 1) * count)
-    end_s: float = owner.iteration_end_s + count * first_s + more_s
-    return end_s
+    duration_s: float = (
+        owner.host_overhead_s
+        + owner.decode_seq_s * owner.decoding
+        + owner.decode_context_s * owner.context
+        + owner.decode_base_s
+    )
+    return duration_s
 
 
 @inner
-def _whole(memory: int, replica: int, until_s: float) -> int:
-    """Iterations after the current one that end by `until_s`: the root of a quadratic, rounded down."""
-    owner = replicas_in(memory)[replica]
-    left_s = until_s - owner.iteration_end_s
-    half_s = 0.5 * owner.decode_context_s * owner.decoding
-    first_s = batch_duration_s(memory, replica, owner.decoding, owner.context, 0, 0.0) - half_s
-    count = int(2.0 * left_s / (first_s + math.sqrt(first_s * first_s + 4.0 * half_s * left_s)))
+def _end_after_s(start_s: float, first_s: float, half_s: float, count: int) -> float:
+    """When so many iterations end: the first takes `first_s`, each later one 2 `half_s` more."""
+    return start_s + count * (first_s + half_s * (count - 1))
+
+
+@inner
+def _whole(start_s: float, first_s: float, half_s: float, until_s: float) -> int:
+    """Iterations that end by `until_s`: the root of a quadratic, rounded down."""
+    left_s = until_s - start_s
+    less_s = first_s - half_s
+    count = int(2.0 * left_s / (less_s + math.sqrt(less_s * less_s + 4.0 * half_s * left_s)))
     # The root is exact but for rounding.
-    while count > 0 and _end_after_s(memory, replica, count) > until_s:
+    while count > 0 and _end_after_s(start_s, first_s, half_s, count) > until_s:
         count -= 1
-    while _end_after_s(memory, replica, count + 1) <= until_s:
+    while _end_after_s(start_s, first_s, half_s, count + 1) <= until_s:
         count += 1
     return count
 

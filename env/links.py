@@ -22,8 +22,8 @@ from steersman.env.layout import links_in
 
 Linked = Callable[[int, int, float], None]
 
-ADVANCE, WAKE, STEP, BEGIN, END, CHANGE, DELIVER = range(7)
-ADDRESSES = np.zeros(7, dtype=np.int64)
+ADVANCE, LEAP, LAUNCH, STEP, BEGIN, END, PATIENCE, CHANGE, DELIVER = range(9)
+ADDRESSES = np.zeros(9, dtype=np.int64)
 """Of each function's machine code: at first, of Python code that compiles it."""
 
 _KEPT: dict[int, Any] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from steersman.env import layout as at
 from steersman.env.links import ADDRESSES
+from steersman.env.static_trace import StaticTrace
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Batching, ReplicaSpec, Staleness
@@ -20,21 +20,6 @@ _ALIGN = 64
 """Bytes of a cache line."""
 _Place = tuple[slice, tuple[int, ...], np.dtype[Any]]
 """Where a table lies, its shape and type."""
-
-
-@dataclass(frozen=True, slots=True)
-class StaticTrace:
-    """What the engine reads of a trace. Shared by all copies of a cluster, never written."""
-
-    records: NDArray[Any]
-    """(rows,) TRACE"""
-    roots: NDArray[np.int64]
-    hashes: NDArray[np.int64]
-    block_tokens: int
-    """0: nothing is shared."""
-    children: int
-    chained: bool = False
-    """Whether each hash stands for all the blocks before it too (`chains.py`)."""
 
 
 class Memory:

@@ -26,13 +26,14 @@ from steersman.env.layout import (
     run_in,
     sequences_in,
 )
+from steersman.env.links import LAUNCH, linked
 from steersman.env.scheduler import begin_iteration, end_iteration
 
 _PARKED = -2
 """Batch of sequences that the batch being planned has no room for."""
 
 
-@inner
+@linked(LAUNCH)
 def begin(memory: int, replica: int, at_s: float) -> None:
     """Start what can be started now, and set the time of the next event; idle if there is nothing."""
     owner = replicas_in(memory)[replica]

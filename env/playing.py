@@ -26,7 +26,7 @@ from steersman.env.leap import step as step_leaping
 from steersman.env.leap import write_down
 from steersman.env.leaving import cancel_at
 from steersman.env.lifecycle import at_work, retire
-from steersman.env.links import ADVANCE, STEP, WAKE, linked
+from steersman.env.links import ADVANCE, PATIENCE, STEP, linked
 from steersman.env.pipeline import begin as begin_batch
 from steersman.env.pipeline import step as step_batch
 from steersman.env.scrapes import scrape, skip_scrapes
@@ -42,7 +42,7 @@ def advance(memory: int, replica: int, until_s: float) -> None:
         if owner.patience_end_s < min(owner.iteration_end_s, owner.next_scrape_s):
             if owner.patience_end_s > until_s:
                 return
-            _lose_patience(memory, replica)
+            lose_patience(memory, replica, owner.patience_end_s)
         elif owner.iteration_end_s <= owner.next_scrape_s:
             if owner.iteration_end_s > until_s:
                 return
@@ -66,7 +66,7 @@ def step(memory: int, replica: int, at_s: float) -> None:
         retire(memory, replica, at_s)
 
 
-@linked(WAKE)
+@inner
 def wake(memory: int, replica: int, at_s: float) -> None:
     """There is something new to do."""
     owner = replicas_in(memory)[replica]
@@ -93,11 +93,10 @@ def settle_one(memory: int, replica: int) -> None:
         write_down(memory, replica, 1)
 
 
-@inner
-def _lose_patience(memory: int, replica: int) -> None:
+@linked(PATIENCE)
+def lose_patience(memory: int, replica: int, at_s: float) -> None:
     """Clients whose first token is overdue leave; find out who will be the next."""
     owner = replicas_in(memory)[replica]
-    at_s = owner.patience_end_s
     next_s = np.inf
     for i in range(owner.running - 1, -1, -1):
         next_s = min(next_s, _wait_on(memory, run_in(memory)[replica, i], at_s))

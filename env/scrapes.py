@@ -51,6 +51,8 @@ def _lost(memory: int, replica: int, number: int) -> bool:
 def _interval_s(memory: int, replica: int, number: int) -> float:
     """Between a scrape and the next."""
     cluster = common_in(memory)
+    if cluster.scrape_jitter == 0.0:
+        return float(cluster.scrape_interval_s)
     spread = 2.0 * _uniform(cluster.seed, replica, 2 * number + 1) - 1.0
     interval_s: float = cluster.scrape_interval_s * (1.0 + cluster.scrape_jitter * spread)
     return interval_s

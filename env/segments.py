@@ -1,9 +1,10 @@
 """A replica's cached prefixes as a path-compressed tree: what `prefix_cache.py` keeps block by block.
 
-Hashes are chained (`chains.py`): a block stands for everything before it, and a run of blocks that nobody told
-apart is one node: a slice of the trace's hashes, found in the hash table by its first block. Where two
-prompts part inside a node is found by bisection, and the node is split there. A sequence remembers the
-deepest node it uses (`leaf`); the nodes above are that node's parents, and it uses all of them whole.
+Hashes are chained (`chains.py`): a block stands for everything before it, and a run of blocks that
+nobody has told apart is one node, a slice of the trace's hashes, found in the hash table by its first
+block. Where two prompts part inside a node is found by bisection, and the node is split there. A
+sequence remembers the deepest node it uses (`leaf`); the nodes above are that node's parents, and it
+uses all of them whole.
 
 The LRU list holds nodes without users, children before their parents, and within a node the tail goes
 first: the order in which single blocks would go.
@@ -79,6 +80,10 @@ def extend(memory: int, replica: int, slot: int, blocks: int) -> None:
     while sequence.shared < blocks:
         start = sequence.hash_start + sequence.shared
         count = blocks - sequence.shared
+        if facts.leaf != NONE and _grow_leaf(memory, replica, facts.leaf, start, count):
+            sequence.private_blocks -= count * owner.entry_blocks
+            sequence.shared += count
+            return
         node = find(memory, replica, hashes_in(memory)[start])
         if node == NONE:
             _append(memory, replica, slot, count)
@@ -157,19 +162,28 @@ def _add_user(memory: int, replica: int, node: int) -> None:
 
 
 @inner
+def _grow_leaf(memory: int, replica: int, leaf: int, start: int, count: int) -> bool:
+    """Lengthen a sequence's leaf by its next blocks; False, and no change, if it is not its alone.
+
+    Nobody has those blocks: they would be in a node after the leaf.
+    """
+    record = entries_in(memory)[replica, leaf]
+    if record.users > 1 or record.children > 0:
+        return False
+    record.start = start - record.length  # the same blocks, and what follows them here
+    record.length += count
+    return True
+
+
+@inner
 def _append(memory: int, replica: int, slot: int, count: int) -> None:
-    """Blocks that nobody has: at the end of the sequence's leaf if it is its alone, or as a new node."""
+    """Blocks that nobody has, as a new node after the sequence's leaf."""
     sequence = sequences_in(memory)[slot]
     facts = facts_in(memory)[slot]
     start = sequence.hash_start + sequence.shared
     leaf = facts.leaf
     if leaf != NONE:
-        record = entries_in(memory)[replica, leaf]
-        if record.users == 1 and record.children == 0:
-            record.start = start - record.length  # the same blocks, and what follows them here
-            record.length += count
-            return
-        record.children += 1
+        entries_in(memory)[replica, leaf].children += 1
     node = insert(memory, replica, hashes_in(memory)[start])
     record = entries_in(memory)[replica, node]
     record.start = start

@@ -6,6 +6,7 @@ import pytest
 from steersman.env import engine
 from steersman.env.cluster import Cluster
 from steersman.env.counterfactual import DRAIN_S, added_costs
+from steersman.env.drains import drain
 from steersman.env.memory import Memory
 from steersman.env.scenario import load_scenario, make_trace
 from steersman.predictors.features import REPLICA_INDEX
@@ -32,7 +33,7 @@ def whole_cost(start: Memory, choices: np.ndarray, output_p50: np.ndarray) -> fl
     """Of the whole cluster, played to the end."""
     memory = start.copy()
     engine.replay(memory.address, choices, output_p50)
-    engine.drain(memory.address, DRAIN_S)
+    drain(memory.address, DRAIN_S)
     return float(engine.cost(memory.address))
 
 

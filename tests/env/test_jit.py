@@ -68,7 +68,7 @@ def test_any_edit_of_a_compiled_module_changes_the_hash(
     before = jit.source_hash()
     (tmp_path / "observation.py").write_text("# not compiled\n")
     assert jit.source_hash() == before
-    for name in ("kv", "scheduler", "layout", "engine", "lockstep"):
+    for name in ("kv", "scheduler", "layout", "engine", "lockstep", "delivery", "links"):
         path = tmp_path / f"{name}.py"
         path.write_text(path.read_text() + "\n# edited\n")
         after = jit.source_hash()

@@ -126,7 +126,7 @@ def _lru(memory: Memory, replica: int) -> list[int]:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, sessions: bool = True, hashes: bool = True) -> Cluster:
-    """A cluster of one to three unlike replicas with a trace that hits every limit."""
+    """A cluster of one to three unlike replicas with a trace that hits every limit, in either engine."""
     replicas = tuple(
         ReplicaSpec(
             f"replica-{i}",
@@ -174,4 +174,5 @@ def worlds(draw: st.DrawFn, *, sessions: bool = True, hashes: bool = True) -> Cl
         staleness=Staleness(draw(st.sampled_from([0.01, 1.0])), 0.5, draw(st.sampled_from([0.0, 0.5]))),
         prefix_cache=draw(st.booleans()),
         seed=draw(st.integers(0, 1000)),
+        stepped=draw(st.booleans()),
     )
