@@ -24,6 +24,7 @@ from steersman.serving.pool import Fleet
 from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
 from steersman.serving.router import Route, Router
+from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
 from steersman.traces.schema import Status
 
@@ -144,7 +145,8 @@ class Proxy:
             authorization=replica.authorization,
             request_id=request.request_id,
         )
-        body = replica.body_for(intake.body, intake.text.model, request.model, request.priority)
+        priority = request.priority if intake.api.work is Work.GENERATE else None
+        body = replica.body_for(intake.body, intake.text.model, request.model, priority)
         connect_s = replica.settings.connect_s or timeouts.connect_s
         first_byte_s = replica.settings.first_byte_s or timeouts.first_byte_s
         exchange.interrupt.expect(connect_s + first_byte_s, Reason.BACKEND_TIMEOUT)

@@ -70,7 +70,7 @@ class Replica:
         self.cards = {self._public.get(str(card["id"]), str(card["id"])): dict(card) for card in cards}
         return self.settings.models or tuple(self.cards)
 
-    def body_for(self, body: bytes, asked: str, model: str, priority: Priority) -> bytes:
+    def body_for(self, body: bytes, asked: str, model: str, priority: Priority | None) -> bytes:
         """The client's body as this replica must get it: the same, but for its own name of the model and
         the engine's priority, where those are configured.
 
@@ -78,13 +78,13 @@ class Replica:
             body: the client's.
             asked: the model it names; may be empty.
             model: the model of the pool.
-            priority: of the request.
+            priority: of the request; None where the engine has no use for it.
         """
         own = self.settings.names.get(model, model)
         if asked and asked != own:
             body = set_member(body, "model", orjson.dumps(own))
         order = self.settings.engine_priority
-        if order != "none":
+        if order != "none" and priority is not None:
             level = priority if order == "lower-first" else max(Priority) - priority
             body = set_member(body, "priority", str(int(level)).encode())
         return body

@@ -58,6 +58,8 @@ class SilenceWatch:
                 logger.warning("replica %s is suspected: it has fallen silent", replica.id)
             elif not suspect and replica in self._fleet.suspects:
                 self._fleet.suspects.discard(replica)
+                if not replica.health.healthy:
+                    self._rescue(replica)
             if suspect and replica not in self._checks:
                 task = asyncio.create_task(self._check(replica), name=f"check of silent {replica.id}")
                 self._checks[replica] = task
@@ -90,8 +92,6 @@ class SilenceWatch:
             # Something may have come meanwhile: then it is slow, and the regular checks judge it.
             if replica in self._fleet.suspects and replica.pulse.heard_s < began_s:
                 self._monitor.failed(replica, f"silent, and {error}")
-            if not replica.health.healthy:
-                self._rescue(replica)
             await asyncio.sleep(max(LEAST_CHECK_S - (self._clock() - began_s), 0.0))
         finally:
             del self._checks[replica]

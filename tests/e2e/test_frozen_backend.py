@@ -10,7 +10,7 @@ from steersman.traces.schema import Status
 from tests.e2e.conftest import Backends, router_config, serve_router
 from tests.e2e.test_lost_backend import VICTIM, steady, wait_for_replicas
 
-FREEZE_AT_S = 2.0
+FREEZE_AT_S = 1.5
 NOTICED_WITHIN_S = 4.0
 """Twice the silence that is waited for, and a scrape; before, it was 15 to 20 s."""
 
@@ -24,7 +24,7 @@ async def test_a_frozen_backend_loses_no_request_and_soon_gets_none(
     with serve_router(tmp_path / "router.yaml", config) as router:
         wait_for_replicas(router, set(backends.ids))
         replaying = asyncio.create_task(
-            replay(steady(14.0, output_tokens=20), ReplaySettings(url=router.url, timeout_s=30.0))
+            replay(steady(9.0, output_tokens=20), ReplaySettings(url=router.url, timeout_s=30.0))
         )
         await asyncio.sleep(FREEZE_AT_S)
         backends.freeze(VICTIM)

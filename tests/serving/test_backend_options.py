@@ -98,6 +98,8 @@ async def test_the_engine_is_told_the_priority(order: str, asked: str, expected:
             assert sent(fleet[0]) == b'{"priority":%d,' % expected + body[1:]
             await router.post(b'{"model":"m","priority":9}', headers={"x-steersman-priority": asked})
             assert sent(fleet[0]) == b'{"model":"m","priority":%d}' % expected
+            await router.post(b'{"model":"m","input":""}', path="/v1/embeddings")
+            assert sent(fleet[0]) == b'{"model":"m","input":""}'
 
 
 async def test_a_path_prefix_is_in_front_of_every_path() -> None:
