@@ -24,14 +24,19 @@ HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 async def asking(answer: Answer) -> AsyncIterator[tuple[Upstream, Replica, list[int]]]:
     """A client, a replica that answers so, and the bytes it could send."""
     sent = [0]
+    tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(HEAD)
             while True:
                 await answer(writer)
                 sent[0] += 1
+        writer.transport.abort()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -42,6 +47,9 @@ async def asking(answer: Answer) -> AsyncIterator[tuple[Upstream, Replica, list[
             yield upstream, parts.fleet.replicas[0], sent
     finally:
         server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
 
 
 async def test_an_endless_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
