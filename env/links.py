@@ -26,7 +26,8 @@ ADVANCE, LEAP, LAUNCH, STEP, BEGIN, END, PATIENCE, CHANGE, DELIVER = range(9)
 ADDRESSES = np.zeros(9, dtype=np.int64)
 """Of each function's machine code: at first, of Python code that compiles it."""
 
-_KEPT: dict[int, Any] = {}
+_KEPT: list[Any] = []
+"""Code that addresses point at, the first included: it is still on the stack when it is replaced."""
 _C_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_double)
 _SIGNATURE = types.void(types.int64, types.int64, types.float64)
 
@@ -37,12 +38,13 @@ def linked(number: int) -> Callable[[Linked], Linked]:
     def link(function: Linked) -> Linked:
         def compile_first(memory: int, replica: int, at_s: float) -> None:
             code = cfunc(_SIGNATURE, function)
-            _KEPT[number] = code
+            _KEPT.append(code)
             ADDRESSES[number] = code.address
             code.ctypes(memory, replica, at_s)
 
-        _KEPT[number] = _C_TYPE(compile_first)
-        ADDRESSES[number] = ctypes.cast(_KEPT[number], ctypes.c_void_p).value or 0
+        first = _C_TYPE(compile_first)
+        _KEPT.append(first)
+        ADDRESSES[number] = ctypes.cast(first, ctypes.c_void_p).value or 0
 
         @inner
         def call(memory: int, replica: int, at_s: float) -> None:

@@ -111,9 +111,11 @@ class Memory:
                 self.replicas["billed_from_s"][row] = np.inf
                 self.ledger[row, L.HEALTHY] = 0.0
         # Nothing is known to be due: each replica is looked at once.
-        known = self.due.shape[1] // 2 + len(replicas)
-        self.due[:, :known] = -np.inf
-        self.due[:, known:] = np.inf
+        leaves = self.due.shape[1] // 2
+        self.due[:, leaves:] = np.inf
+        self.due[:, leaves : leaves + len(replicas)] = -np.inf
+        for node in range(leaves - 1, 0, -1):
+            self.due[:, node] = self.due[:, 2 * node : 2 * node + 2].min(axis=1)
 
     @property
     def free_slots(self) -> int:
