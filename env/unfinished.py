@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env.account import SLO_MISS_COST
+from steersman.env.engine import settle
 from steersman.env.jit import njit
 from steersman.env.layout import (
     FREE,
@@ -41,12 +42,13 @@ def unfinished_costs(memories: NDArray[np.int64], total: NDArray[np.float64]) ->
         total: (clusters,), in units of J times requests, as `Cluster.cost_accrued`; added to.
     """
     for i in range(memories.shape[0]):
+        settle(memories[i])
         total[i] += unfinished_cost(memories[i])
 
 
 @njit
 def unfinished_cost(memory: int) -> float:
-    """See `unfinished_costs`."""
+    """See `unfinished_costs`; of a cluster whose batches are written down (`engine.settle`)."""
     replicas = replicas_in(memory)
     sequences = sequences_in(memory)
     facts = facts_in(memory)
