@@ -38,9 +38,9 @@ def test_every_scenario_that_ships_can_be_run(name: str) -> None:
     source = load_source(uncached)
     estimate = SaturationEstimate(source).of(scenario.replicas)
     if scenario.conversations is None:
-        # The estimate takes every prefix that was seen before to be cached.
-        least = 0.5 if len(source.block_hashes) else 0.8
-        assert least * estimate < scenario.saturation_rps < 1.2 * estimate
+        # How many prefixes that were seen before are still cached can only be guessed.
+        least, most = (0.5, 1.5) if len(source.block_hashes) else (0.8, 1.2)
+        assert least * estimate < scenario.saturation_rps < most * estimate
 
 
 def test_the_demo_is_slow_enough_for_real_time() -> None:

@@ -19,7 +19,7 @@ from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
 EVALUATE = "steersman.agents.evaluate.tune.evaluate"
-SHORT = replace(TUNING, loads=(0.8,), requests=60, warmup_s=4.0, tail_s=0.0)
+SHORT = replace(TUNING, loads=(1.1,), requests=60, warmup_s=4.0, tail_s=0.0)
 
 
 @pytest.fixture(scope="module")
