@@ -7,9 +7,11 @@
 Length models are fitted on several traces and measured on the last quarter of each. The latency
 model is fitted on simulated runs of the `mixed` and `demo` clusters and measured on runs with unseen
 traffic, seeds and hardware at 40 to 120 % of saturation; figures without a cluster's name are the mean
-of both. `llmd` is llm-d's model on the same samples. `score64` is one call that predicts TTFT and TPOT
-of 64 candidates (`scoring.py`). `drift` is what slower hardware and other traffic do to predictions
-while they serve, on one course of `demo` (`drift.py`, which also plays more).
+of both. `p90_coverage` is that of p90 as served, with the width that each run's outcomes have taught by
+then, and `p90_coverage_frozen` that of the model alone. `llmd` is llm-d's model on the same samples.
+`score64` is one call that predicts TTFT and TPOT of 64 candidates (`scoring.py`). `drift` is what
+slower hardware and other traffic do to predictions while they serve, on one course of `demo`
+(`drift.py`, which also plays more).
 `--quick` takes one seed of smaller runs; the full run takes five, and gives 95 % intervals over them.
 """
 
@@ -40,7 +42,7 @@ from steersman.predictors.prefix_index import PrefixIndex
 from steersman.predictors.text import text_features
 
 CLUSTERS = ("mixed", "demo")
-QUICK = {"runs": 24, "decisions": 500}
+QUICK = {"runs": 24, "decisions": 1_000}
 FULL = {"runs": 36, "decisions": 1_000}
 LENGTH_DATA = Path(__file__).parent / "data" / "lengths"
 T_95 = {1: float("nan"), 2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}

@@ -16,7 +16,16 @@ from steersman.serving.router import Route
 class Flight:
     """From dispatch to end. Making one dispatches."""
 
-    __slots__ = ("_landed", "_prefilling", "_row", "_timer", "_uncached", "route", "ttft_s")
+    __slots__ = (
+        "_awaited",
+        "_landed",
+        "_prefilling",
+        "_row",
+        "_timer",
+        "_uncached",
+        "route",
+        "ttft_s",
+    )
 
     def __init__(self, route: Route, fleet: Fleet) -> None:
         self.route = route
@@ -29,6 +38,9 @@ class Flight:
         self._landed = False
         self._timer: asyncio.TimerHandle | None = None
         request = route.prepared.request
+        # The widths learn from whom the bias corrector learns.
+        teaches = request.stream and not L.is_cold(self._row)
+        self._awaited = route.expect() if teaches else None
         L.on_dispatch(self._row, request.input_tokens, self._uncached, route.prepared.output_p50)
         if request.block_hashes:
             fleet.prefixes.insert(route.replica.index, request.block_hashes)
@@ -43,11 +55,14 @@ class Flight:
             self._prefilling = False
             self.ttft_s = now_s - self.route.dispatched_s
             L.on_first_token(self._row, self._uncached, self.ttft_s, self.route.raw_ttft_s)
+            if self._awaited is not None:
+                self._awaited.first_token(self.ttft_s)
 
     def finish(self, now_s: float, output_tokens: int) -> None:
         """It ended well."""
         route, row = self.route, self._row
         measured = not self._prefilling and self._timer is None
+        self._unseen()
         self._believe_first_token()
         self._land()
         e2e_s = now_s - route.dispatched_s
@@ -56,6 +71,8 @@ class Flight:
         if measured and output_tokens > 1:
             tpot_s = (e2e_s - self.ttft_s) / (output_tokens - 1)
             estimated_s = route.raw_tpot_s
+            if self._awaited is not None:
+                self._awaited.finish(tpot_s)
         request, output_p50 = route.prepared.request, route.prepared.output_p50
         L.on_finish(row, request.input_tokens, output_p50, output_tokens, e2e_s, tpot_s, estimated_s)
 
@@ -63,6 +80,7 @@ class Flight:
         """It failed, was refused or was cancelled. Does nothing after `finish` or another `abort`."""
         if self._landed:
             return
+        self._unseen()
         self._land()
         prepared = self.route.prepared
         L.on_abort(
@@ -73,6 +91,11 @@ class Flight:
             output_tokens,
             not self._prefilling,
         )
+
+    def _unseen(self) -> None:
+        """It is over: without a first token seen it teaches nothing."""
+        if self._prefilling and self._awaited is not None:
+            self._awaited.abort()
 
     def _believe_first_token(self) -> None:
         if self._prefilling:

@@ -80,6 +80,12 @@ class RouterMetrics:
         )
         self.discovery = counter("discovery", "Looks for replicas, by result", "source", "result")
         # Models and log.
+        self.width = Gauge(
+            "steersman_prediction_width",
+            "Factor on the log of p90 over p50 that outcomes have taught",
+            ["model", "target"],
+            registry=registry,
+        )
         self.bundle_loads = counter("bundle_loads", "Bundles that were loaded or refused", "result")
         self.bundle_info = Gauge(
             "steersman_bundle_info", "1 for the bundle that serves", ["version"], registry=registry

@@ -25,6 +25,7 @@ from steersman.predictors.bundle import MANIFEST, POLICY_FILE, load_bundle
 from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.predictors.onnx_model import OnnxModel
+from steersman.predictors.width import Widths
 from steersman.serving.config import BundleSettings, LearnedOptions, PolicySettings
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -66,6 +67,7 @@ class ServedModels:
             options = parse_settings(settings.options, LearnedOptions, source="policy.options")
             self._exploration = options.exploration
         self._policies: dict[str, Policy] = {}
+        self._widths: dict[str, Widths] = {}
         self._loaded: Loaded | None = None
         self.length: LengthPredictor = FallbackLength()
         self.latency: LatencyPredictor = AnalyticLatency()
@@ -86,11 +88,25 @@ class ServedModels:
                 self._metrics.latched.labels(model).set_function(lambda: float(policy.latched))
         return policy
 
+    def widths(self, model: str) -> Widths:
+        """What outcomes have taught of p90 of a model's latencies, under the predictor that serves."""
+        widths = self._widths.get(model)
+        if widths is None:
+            widths = self._widths[model] = Widths()
+            shown = self._metrics.width
+            shown.labels(model, "ttft").set_function(lambda: math.exp(widths.ttft.log))
+            shown.labels(model, "ttft_queued").set_function(lambda: math.exp(widths.ttft_queued.log))
+            shown.labels(model, "tpot").set_function(lambda: math.exp(widths.tpot.log))
+        return widths
+
     def serve(self, loaded: Loaded) -> None:
         """From the next decision on, these models serve."""
         previous, self._loaded = self._loaded, loaded
+        before = self.latency.version
         self.length = loaded.length or FallbackLength()
         self.latency = loaded.latency or AnalyticLatency()
+        if self.latency.version != before:
+            self._widths.clear()  # of other predictions; what is still on its way teaches those
         for policy in self._policies.values():
             if isinstance(policy, Guard):
                 policy.replace(self._learned())

@@ -26,6 +26,7 @@ from steersman.predictors.identity import identity
 from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.predictors.past import Past
+from steersman.predictors.width import Awaited, Widths
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -55,6 +56,10 @@ class Deciders(Protocol):
 
     def policy(self, model: str) -> Policy:
         """The policy of a model's pool, with its own state."""
+        ...
+
+    def widths(self, model: str) -> Widths:
+        """How wide p90 of the latency predictor has to be for a model."""
         ...
 
 
@@ -87,8 +92,16 @@ class Route:
     snapshot: ClusterSnapshot
     match_tokens: NDArray[np.float64]
     predicted: NDArray[np.float64]
-    """(4,): TTFT and TPOT there, in the order of `LATENCY_OUTPUTS`."""
+    """(4,): TTFT and TPOT there, in the order of `LATENCY_OUTPUTS`, p90 as wide as outcomes ask for."""
+    modelled: NDArray[np.float64]
+    """(4,): the same as the predictor gave it."""
+    widths: Widths
+    """With which it was predicted."""
     dispatched_s: float
+
+    def expect(self) -> Awaited:
+        """It is on its way, and will teach the widths."""
+        return self.widths.expect(self.dispatched_s, self.modelled)
 
     @property
     def uncached_tokens(self) -> float:
@@ -172,8 +185,20 @@ class Router:
             return None
         replica = pool.replicas[decision.choice]
         chosen = observation.replicas[decision.choice][None]
-        predicted = self._deciders.latency.predict(chosen, prepared.features)[0]
-        return Route(prepared, replica, decision, observation, snapshot, match_tokens, predicted, now_s)
+        modelled = self._deciders.latency.predict(chosen, prepared.features)[0]
+        widths = self._deciders.widths(pool.model)
+        return Route(
+            prepared=prepared,
+            replica=replica,
+            decision=decision,
+            observation=observation,
+            snapshot=snapshot,
+            match_tokens=match_tokens,
+            predicted=widths.apply(now_s, modelled),
+            modelled=modelled,
+            widths=widths,
+            dispatched_s=now_s,
+        )
 
     def _refresh(self, prepared: Prepared) -> bool:
         """Replicas may have come or gone since the last attempt. False: the model has none any more."""

@@ -17,7 +17,12 @@ from steersman.agents.fit.llmd import llmd_predictions
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.length import LengthModel
 
-METRICS = {"mdape_analytic": "mdape.analytic", "mdape": "mdape", "coverage_p90": "p90_coverage"}
+METRICS = {
+    "mdape_analytic": "mdape.analytic",
+    "mdape": "mdape",
+    "coverage_p90_frozen": "p90_coverage_frozen",
+    "coverage_p90": "p90_coverage",
+}
 """Names in a model's metrics, and in the figures."""
 
 
@@ -27,8 +32,9 @@ def latency_figures(
     """Fit and measure on one cluster's kind of pool.
 
     Returns:
-        `ttft.mdape`, `ttft.mdape.load95`, `ttft.p90_coverage`, `ttft.mdape.analytic`, `llmd.ttft.mdape`
-        and so on; and the fitted model.
+        `ttft.mdape`, `ttft.mdape.load95`, `ttft.p90_coverage` (with the width that serving learns),
+        `ttft.p90_coverage_frozen` (of the model alone), `ttft.mdape.analytic`, `llmd.ttft.mdape` and so
+        on; and the fitted model.
     """
     scenario = load_scenario(cluster)
     trace = load_source(scenario)

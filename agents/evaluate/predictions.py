@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.evaluate.run import Protocol, course
+from steersman.agents.fit.as_served import as_served
 from steersman.agents.fit.calibration import Calibration, calibration
 from steersman.agents.policies import make_policy
 from steersman.env.scenario import load_source
@@ -23,7 +25,6 @@ Float64 = NDArray[np.float64]
 LEAST_S = {"ttft": 0.02, "tpot": 0.002}
 """Shorter actual latencies do not count in relative errors."""
 UNITS = {"output": "tokens", "ttft": "s", "tpot": "s"}
-_TTFT_P50, _TTFT_P90, _TPOT_P50, _TPOT_P90 = range(len(LATENCY_OUTPUTS))
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,26 @@ class Quality:
     mdape: float
     """Median of |p50 - actual| / actual."""
     coverage_p90: float
-    """Share of actual values at or below the predicted p90."""
+    """Share of actual values at or below the predicted p90, of a latency with the width learned by then
+    (`predictors/width.py`)."""
     pinball: float
     """Pinball loss at p50 and p90 together, in the quantity's unit."""
     calibration: Calibration | None
     """None without cases."""
+    coverage_p90_frozen: float | None = None
+    """The same of a latency model alone, without what serving learns."""
 
     def rows(self) -> list[dict[str, object]]:
         """As figures for a benchmark file."""
         name = f"{self.quantity} of {self.predictor}, {self.where}"
         unit = UNITS[self.quantity]
-        figures = (
+        figures = [
             ("MdAPE", self.mdape, "ratio"),
             ("coverage p90", self.coverage_p90, "ratio"),
             ("pinball", self.pinball, unit),
-        )
+        ]
+        if self.coverage_p90_frozen is not None:
+            figures.append(("coverage p90, frozen", self.coverage_p90_frozen, "ratio"))
         return [
             {
                 "name": f"{figure} of {name}",
@@ -74,9 +80,21 @@ def pinball(actual: Float64, predicted: Float64, level: float) -> float:
 
 
 def judge(
-    predictor: str, quantity: str, where: str, actual: Float64, p50: Float64, p90: Float64
+    predictor: str,
+    quantity: str,
+    where: str,
+    actual: Float64,
+    p50: Float64,
+    p90: Float64,
+    *,
+    frozen_p90: Float64 | None = None,
 ) -> Quality:
-    """Compare predicted quantiles with what happened. All arrays (n,)."""
+    """Compare predicted quantiles with what happened. All arrays (n,).
+
+    Args:
+        p90: as served.
+        frozen_p90: of the model alone, where that is another.
+    """
     counted = actual >= LEAST_S.get(quantity, 1.0)
     error = np.abs(p50[counted] - actual[counted]) / actual[counted]
     return Quality(
@@ -88,7 +106,12 @@ def judge(
         coverage_p90=float(np.mean(actual <= p90)) if len(actual) else float("nan"),
         pinball=pinball(actual, p50, 0.5) + pinball(actual, p90, 0.9) if len(actual) else float("nan"),
         calibration=calibration(quantity, UNITS[quantity], p50, p90, actual) if len(actual) else None,
+        coverage_p90_frozen=float(np.mean(actual <= frozen_p90)) if _any(frozen_p90) else None,
     )
+
+
+def _any(values: Float64 | None) -> TypeGuard[Float64]:
+    return values is not None and len(values) > 0
 
 
 def judge_length(predictors: Mapping[str, LengthPredictor], scenario: Scenario) -> list[Quality]:
@@ -132,16 +155,16 @@ def judge_latency(
                 on_progress(1.0)
         actual = np.concatenate([part[0] for part in parts])
         for name in predictors:
-            predicted = np.concatenate([part[1][name] for part in parts])
+            served = np.concatenate([part[1][name] for part in parts])
+            modelled = np.concatenate([part[2][name] for part in parts])
             where = f"{scenario.name} {load:.0%}"
-            found.append(
-                judge(
-                    name, "ttft", where, actual[:, 0], predicted[:, _TTFT_P50], predicted[:, _TTFT_P90]
+            for i, quantity in enumerate(("ttft", "tpot")):
+                known = actual[:, i] > 0  # an answer of one token has no TPOT
+                p50, p90 = served[known, 2 * i : 2 * i + 2].T
+                frozen_p90 = modelled[known, 2 * i + 1]
+                found.append(
+                    judge(name, quantity, where, actual[known, i], p50, p90, frozen_p90=frozen_p90)
                 )
-            )
-            several = actual[:, 1] > 0  # an answer of one token has no TPOT
-            tpot = actual[several, 1], predicted[several, _TPOT_P50], predicted[several, _TPOT_P90]
-            found.append(judge(name, "tpot", where, *tpot))
     return found
 
 
@@ -152,12 +175,13 @@ def _decisions(
     seed: int,
     protocol: Protocol,
     source: Trace,
-) -> tuple[Float64, dict[str, Float64]]:
-    """Actual (n, 2) TTFT and TPOT of the measured requests, and (n, 4) of each predictor."""
+) -> tuple[Float64, dict[str, Float64], dict[str, Float64]]:
+    """Actual (n, 2) TTFT and TPOT of the measured requests, and (n, 4) of each predictor: as served, and
+    without the widths that the run's outcomes, also before the measured ones, teach."""
     run = course(scenario, load, seed, protocol, source)
     cluster = run.cluster()
     policy = make_policy("marginal-cost", seed=seed)
-    predicted = {name: np.full((len(run.trace), 4), np.nan) for name in predictors}
+    predicted = {name: np.full((len(run.trace), len(LATENCY_OUTPUTS)), np.nan) for name in predictors}
     while (row := cluster.next_request()) is not None:
         seen = cluster.observe()
         choice = policy.decide(seen).choice
@@ -166,6 +190,12 @@ def _decisions(
         cluster.dispatch(choice)
     cluster.finish(protocol.drain_s)
     outcomes = cluster.outcomes()
-    counted = outcomes.ok & (outcomes.arrival_s >= protocol.warmup_s)
+    ended, counted = outcomes.ok, outcomes.ok & (outcomes.arrival_s >= protocol.warmup_s)
+    arrival_s, e2e_s = outcomes.arrival_s[ended], outcomes.e2e_s[ended]
+    ttft_s, tpot_s = outcomes.ttft_s[ended], outcomes.tpot_s[ended]
+    served = {}
+    for name, values in predicted.items():
+        whole = as_served(values[ended], arrival_s, ttft_s, tpot_s, arrival_s + e2e_s)
+        served[name] = whole[counted[ended]]
     actual = np.stack((outcomes.ttft_s[counted], outcomes.tpot_s[counted]), axis=1)
-    return actual, {name: values[counted] for name, values in predicted.items()}
+    return actual, served, {name: values[counted] for name, values in predicted.items()}

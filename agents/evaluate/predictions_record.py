@@ -32,8 +32,10 @@ def predictions_record(
     files = {"predictions.json": json.dumps([row for each in found for row in each.rows()]).encode()}
     for each in found:
         place = re.sub(r"[^\w.-]+", "_", each.where).strip("_")
-        for figure in ("mdape", "coverage_p90", "pinball"):
-            metrics[f"{each.quantity}.{figure}.{each.predictor}.{place}"] = getattr(each, figure)
+        for figure in ("mdape", "coverage_p90", "coverage_p90_frozen", "pinball"):
+            value = getattr(each, figure)
+            if value is not None:
+                metrics[f"{each.quantity}.{figure}.{each.predictor}.{place}"] = value
         if each.quantity != "output":
             coverage[each.predictor][each.quantity][each.where.rpartition(" ")[2]] = each.coverage_p90
         if each.calibration is not None:

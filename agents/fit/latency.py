@@ -19,7 +19,9 @@ from steersman.agents.fit.latency_quality import (
     actual_s,
     analytic_error,
     calibrations,
+    frozen_coverage,
     quality,
+    served,
 )
 from steersman.agents.fit.sampling import (
     CALIBRATING,
@@ -168,9 +170,10 @@ def fit_rows(
         return export(corrections, samples.rows, metrics, seed)
     predicted = np.concatenate([each.predict(held.rows) for each in corrections], axis=1)
     metrics |= {"held_out_rows": float(len(held))}
-    metrics |= quality(predicted, held) | analytic_error(held)
+    as_served = served(predicted, held)
+    metrics |= quality(as_served, held) | frozen_coverage(predicted, held) | analytic_error(held)
     fitted = export(corrections, samples.rows, metrics, seed)
-    return replace(fitted, calibration=calibrations(predicted, held))
+    return replace(fitted, calibration=calibrations(as_served, held))
 
 
 def _check(samples: LatencySamples, groups: NDArray[np.int64]) -> None:

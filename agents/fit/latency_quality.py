@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.agents.fit.as_served import as_served
 from steersman.agents.fit.calibration import Calibration, calibration
 from steersman.agents.fit.sampling import MEASURED_LOADS, LatencySamples
 from steersman.predictors.latency import LATENCY_INDEX, LEAST_S
@@ -45,6 +46,35 @@ def quality(predicted: Values, samples: LatencySamples) -> dict[str, float]:
                 metrics[f"{target}_mdape{name}"] = float(np.median(error[inside & counted]))
                 metrics[f"{target}_coverage_p90{name}"] = float(np.mean((actual <= p90)[inside]))
     return metrics
+
+
+def served(predicted: Values, samples: LatencySamples) -> Values:
+    """Predictions with the p90 that a router would have served; as they are where times are unknown.
+
+    The width of each run starts from nothing at the first of its samples.
+    """
+    if (times := samples.times) is None:
+        return predicted
+    found = predicted.copy()
+    for run in np.unique(times.run):
+        rows = np.flatnonzero(times.run == run)
+        found[rows] = as_served(
+            predicted[rows],
+            times.decided_s[rows],
+            samples.ttft_s[rows],
+            samples.tpot_s[rows],
+            times.ended_s[rows],
+        )
+    return found
+
+
+def frozen_coverage(predicted: Values, samples: LatencySamples) -> dict[str, float]:
+    """`<target>_coverage_p90_frozen`, and by load: of the model alone, without what serving learns."""
+    return {
+        name.replace("_p90", "_p90_frozen"): share
+        for name, share in quality(predicted, samples).items()
+        if "_coverage_p90" in name
+    }
 
 
 def analytic_error(samples: LatencySamples) -> dict[str, float]:

@@ -50,6 +50,15 @@ _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 
 
 @dataclass(frozen=True)
+class Times:
+    """When decisions were made and ended, by the clock of each run. All arrays have shape (n,)."""
+
+    run: NDArray[np.int64]
+    decided_s: NDArray[np.float64]
+    ended_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class LatencySamples:
     """Decisions and what became of them. All arrays have one row per decision that ended well."""
 
@@ -60,6 +69,8 @@ class LatencySamples:
     """0 for an answer of one token."""
     load: NDArray[np.float64]
     """Of the run, over the saturation of its mix; NaN where it is unknown (a router's log)."""
+    times: Times | None = None
+    """None where nobody kept them."""
 
     def __len__(self) -> int:
         return len(self.ttft_s)
@@ -154,12 +165,22 @@ def sample_runs(
 
 
 def join(parts: Sequence[LatencySamples]) -> LatencySamples:
-    """All samples of several runs."""
+    """All samples of several runs, and each part's times as those of a run of its own."""
+    times = [part.times for part in parts if part.times is not None]
     return LatencySamples(
         np.concatenate([part.rows for part in parts]),
         np.concatenate([part.ttft_s for part in parts]),
         np.concatenate([part.tpot_s for part in parts]),
         np.concatenate([part.load for part in parts]),
+        None if len(times) < len(parts) else _in_turn(times),
+    )
+
+
+def _in_turn(parts: Sequence[Times]) -> Times:
+    return Times(
+        np.repeat(np.arange(len(parts)), [len(part.run) for part in parts]),
+        np.concatenate([part.decided_s for part in parts]),
+        np.concatenate([part.ended_s for part in parts]),
     )
 
 
@@ -210,7 +231,9 @@ class _Place:
         counted = (outcomes.arrival_s >= WARMUP_S) & (outcomes.arrival_s < self._end_s)
         kept = np.flatnonzero(counted & outcomes.ok & (outcomes.ttft_s > 0))
         load = np.full(len(kept), self._run.load)
-        return LatencySamples(self.rows[kept], outcomes.ttft_s[kept], outcomes.tpot_s[kept], load)
+        arrival_s = outcomes.arrival_s[kept]
+        times = Times(np.zeros(len(kept), dtype=np.int64), arrival_s, arrival_s + outcomes.e2e_s[kept])
+        return LatencySamples(self.rows[kept], outcomes.ttft_s[kept], outcomes.tpot_s[kept], load, times)
 
 
 def closed_form_factor(scenario: Scenario) -> float:

@@ -2,7 +2,7 @@
 
 A simulated cluster serves a trace. The router's own parts (fleet, router, flights) are told of every
 dispatch, first token, end and scrape at the same times, and must make the same observation at every
-decision.
+decision, and serve the p90 that the evaluation's replay of the run says it would have served.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from steersman.agents.fit.as_served import as_served
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import Policy
 from steersman.env.cluster import Cluster
@@ -25,6 +26,7 @@ from steersman.predictors.features import HISTORY_FEATURES, LENGTH_FEATURES, REQ
 from steersman.predictors.latency import AnalyticLatency, LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.predictors.past import Past
+from steersman.predictors.width import Widths
 from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.config import HealthSettings
 from steersman.serving.flight import Flight
@@ -52,6 +54,7 @@ class Scripted:
         self._quantiles = quantiles
         self.row = 0
         self.latency: LatencyPredictor = AnalyticLatency()
+        self._widths = Widths()
 
     @property
     def length(self) -> LengthPredictor:
@@ -64,6 +67,9 @@ class Scripted:
 
     def policy(self, model: str) -> Policy:
         return self._policy
+
+    def widths(self, model: str) -> Widths:
+        return self._widths
 
 
 def simulate(trace: Trace, quantiles: NDArray[np.float64]) -> Cluster:
@@ -139,6 +145,7 @@ async def test_router_and_simulator_make_the_same_observations(source: str) -> N
     cluster, replay = simulate(trace, quantiles), Replay(trace, quantiles, outcomes)
     policy = make_policy("marginal-cost", seed=0)
     compared = 0
+    modelled, served = np.zeros((2, len(trace), 4))
     while (row := cluster.next_request()) is not None:
         replay.advance(cluster, cluster.now_s)
         replay.now_s, replay.deciders.row = cluster.now_s, row
@@ -154,7 +161,12 @@ async def test_router_and_simulator_make_the_same_observations(source: str) -> N
         np.testing.assert_allclose(ours.request[kept], theirs.request[kept], rtol=1e-6)
         choice = policy.decide(theirs).choice
         assert route.decision.choice == choice
+        modelled[row], served[row] = route.modelled, route.predicted
         replay.flights[row] = Flight(route, replay.fleet)
         cluster.dispatch(choice)
         compared += 1
     assert compared == len(trace)
+    arrival_s, ended_s = outcomes.arrival_s, outcomes.arrival_s + outcomes.e2e_s
+    replayed = as_served(modelled, arrival_s, outcomes.ttft_s, outcomes.tpot_s, ended_s)
+    np.testing.assert_allclose(served, replayed, rtol=1e-9)
+    assert (np.abs(served / modelled - 1.0)[:, [1, 3]].max(axis=0) > 0.1).all()

@@ -85,6 +85,48 @@ def test_a_dispatch_tells_the_prefix_index() -> None:
     assert again.observation.replicas.shape[0] == 2
 
 
+def test_a_stream_teaches_how_wide_p90_has_to_be() -> None:
+    parts = make_parts(1)
+    widths = parts.models.widths("m")
+    made = route(parts)
+    assert made.predicted == pytest.approx(made.modelled)
+    flight = Flight(made, parts.fleet)
+    flight.first_token(made.dispatched_s + 0.5 * made.predicted[0])
+    assert widths.ttft.log < 0.0
+    flight.finish(made.dispatched_s + 1_000.0, 10)
+    assert widths.tpot.log > 0.0
+    served = route(parts)
+    assert served.predicted[0] <= served.predicted[1] < served.modelled[1]
+    assert served.predicted[3] > served.modelled[3]
+
+
+def test_what_does_not_end_well_or_is_cold_teaches_no_width() -> None:
+    parts = make_parts(1)
+    widths = parts.models.widths("m")
+    cancelled = Flight(route(parts), parts.fleet)
+    cancelled.abort(0)
+    empty = Flight(route(parts), parts.fleet)
+    empty.finish(parts.clock() + 5.0, 0)
+    broken = Flight(route(parts), parts.fleet)
+    widths.apply(parts.clock() + 1e4, broken.route.modelled)
+    assert widths.ttft.log > 0.0
+    broken.abort(0)
+    parts.fleet.state[0, L.COLD_TTFT] = 1.0
+    cold = Flight(route(parts), parts.fleet)
+    cold.first_token(parts.clock() + 50.0)
+    cold.finish(parts.clock() + 500.0, 10)
+    widths.apply(parts.clock() + 1e4, cold.route.modelled)
+    assert (widths.ttft.log, widths.tpot.log, len(widths)) == (0.0, 0.0, 0)
+
+
+async def test_without_streaming_nothing_is_known_of_the_width() -> None:
+    parts = make_parts(1)
+    flight = Flight(route(parts, stream=False), parts.fleet)
+    flight.finish(flight.route.dispatched_s + 100.0, 20)
+    widths = parts.models.widths("m")
+    assert (widths.ttft.log, widths.tpot.log, len(widths)) == (0.0, 0.0, 0)
+
+
 @given(st.lists(st.tuples(st.sampled_from("nfea"), st.integers(0, 5)), max_size=40))
 def test_the_account_is_balanced(events: list[tuple[str, int]]) -> None:
     parts = make_parts(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from steersman.serving.app import create_app
 from steersman.traces.errors import ConfigError
 from steersman.traces.outcome_log import read_outcomes
 from tests.predictors.test_latency import answering
-from tests.serving.backends import completion, whole
+from tests.serving.backends import completion, events, stream, whole
 from tests.serving.graphs import policy_bundle
-from tests.serving.harness import Routed, eventually, rig, settings_for
+from tests.serving.harness import Routed, chat, eventually, rig, settings_for
 
 GOOD = whole(completion())
 
@@ -137,3 +138,24 @@ async def test_what_is_logged_was_predicted_by_the_bundles_latency_model(tmp_pat
     assert record.ttft_p50_s == pytest.approx(max(profile.prefill_token_s, LEAST_S), rel=1e-5)
     assert record.ttft_p90_s == pytest.approx(record.request_features[0], rel=1e-5)
     assert record.tpot_p50_s == pytest.approx(profile.decode_base_s, rel=1e-5)
+
+
+async def test_another_latency_model_begins_with_a_width_of_its_own(tmp_path: Path) -> None:
+    bundle = tmp_path / "champion"
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    write_bundle(bundle, {}, version="v1", code_version="0", created=at)
+    sections = {"bundle": {"directory": str(bundle), "watch_interval_s": 0.02}}
+    async with rig(stream(events(6)), **sections) as (router, _):
+        shown = 'steersman_prediction_width{model="m",target="tpot"}'
+        await router.post(chat(stream=True))
+        models, learned = router.parts.models, router.parts.models.widths("m")
+        assert learned.ttft.log != 0.0
+        assert await router.metric(shown) == pytest.approx(math.exp(learned.tpot.log))
+        write_bundle(bundle, {}, version="v2", code_version="0", created=at)
+        await eventually(lambda: models.version == "v2")
+        assert models.widths("m") is learned, "nothing that predicts latencies has changed"
+        files = {LATENCY_FILE: answering(["ttft_s", "ttft_s", "tpot_s", "tpot_s"])}
+        write_bundle(bundle, files, version="v3", code_version="0", created=at)
+        await eventually(lambda: models.version == "v3")
+        assert models.widths("m").tpot.log == 0.0
+        assert await router.metric(shown) == 1.0

@@ -24,6 +24,7 @@ def test_metrics_of_a_fit_become_figures() -> None:
         "ttft_mdape_analytic": 0.3,
         "tpot_mdape_analytic_below_saturation": 0.4,
         "tpot_coverage_p90_load40": 0.9,
+        "tpot_coverage_p90_frozen_load40": 0.95,
         "tpot_weight": 1.0,
         "rows": 7.0,
     }
@@ -33,6 +34,7 @@ def test_metrics_of_a_fit_become_figures() -> None:
         "ttft.mdape.analytic": 0.3,
         "tpot.mdape.analytic.below_saturation": 0.4,
         "tpot.p90_coverage.load40": 0.9,
+        "tpot.p90_coverage_frozen.load40": 0.95,
     }
 
 
@@ -43,6 +45,8 @@ def test_all_models_are_measured_on_the_same_unseen_runs() -> None:
         assert 0.0 < figures[name] <= 1.0
         assert f"llmd.{name}" in figures
     assert "ttft.mdape.analytic" in figures
+    assert abs(figures["tpot.p90_coverage"] - 0.9) <= abs(figures["tpot.p90_coverage_frozen"] - 0.9)
+    assert "ttft.p90_coverage_frozen.load95" in figures
 
 
 def test_the_router_s_call_is_timed_without_training_libraries(tmp_path: Path) -> None:

@@ -48,6 +48,11 @@ def test_an_inverted_predictor_is_found_out() -> None:
         {"plain": AnalyticLatency(), "doubled": Doubled()}, scenario, protocol, on_progress=done.append
     )
     assert done == [1.0]
+    for quality in found:
+        frozen = quality.coverage_p90_frozen
+        assert frozen is not None
+        assert quality.rows()[-1]["value"] == frozen
+        assert abs(quality.coverage_p90 - 0.9) <= max(abs(frozen - 0.9), 0.06)
     mdape = {(quality.predictor, quality.quantity): quality.mdape for quality in found}
     for quantity in ("ttft", "tpot"):
         assert mdape["plain", quantity] < 0.3

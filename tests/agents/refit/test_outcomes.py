@@ -37,7 +37,9 @@ async def test_the_models_see_what_they_saw_when_the_router_asked_them(tmp_path:
     predicted = AnalyticLatency().predict(outcomes.replicas[:, None], outcomes.requests)[:, 0]
     logged = np.array([[getattr(record, name) for name in LATENCY_OUTPUTS] for record in records])
     order = np.argsort([record.arrival_unix_s + record.e2e_s for record in records])
-    assert np.array_equal(predicted, logged[order])
+    # p90 is logged as wide as earlier outcomes asked for; refits judge models by their own.
+    assert np.array_equal(predicted[:, ::2], logged[order][:, ::2])
+    assert np.all(logged[:, 1::2] >= logged[:, ::2])
     assert np.array_equal(outcomes.requests, [records[i].request_features for i in order])
 
 
