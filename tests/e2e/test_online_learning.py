@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -91,7 +92,7 @@ async def test_drift_leads_to_a_better_bundle_and_no_request_fails(tmp_path: Pat
         assert refit is not None
         await ask_until(router, lambda: parts.errors.outcomes >= 290, 1_000)
         await slow_down(url, 8.0)
-        await ask_until(router, lambda: bool(parts.errors.drifted), 600)
+        await ask_until(router, lambda: bool(parts.errors.drifted), 3_000)
         # Its first worker dies in the middle of its work.
         await ask_until(router, lambda: refit.worker is not None, 3_000)
         await eventually((tmp_path / ".champion.lock").exists, within_s=30.0)
@@ -103,9 +104,10 @@ async def test_drift_leads_to_a_better_bundle_and_no_request_fails(tmp_path: Pat
         await ask_until(router, lambda: parts.models.version.endswith("-refit"), 6_000, pause_s=0.2)
         await eventually(lambda: refit.worker is None)
         page = (await router.get("/metrics"))[1].decode()
-        assert 'steersman_refits_total{reason="latency' in page
+        # Either model, or both: whose drift is told first is a matter of load.
+        assert re.search(r'steersman_refits_total\{reason="[a-z+]+",result="replaced"\} 1\.0', page)
         assert 'steersman_prediction_drift_alarms_total{hardware="' in page
-        assert parts.models.latency.version != ""
+        assert parts.models.latency.version or parts.models.length.version
         await ask(router, 1)
     served = load_bundle(bundle)
     assert {LATENCY_FILE, LENGTH_FILE} & set(served.contents)
