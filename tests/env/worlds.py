@@ -126,7 +126,7 @@ def _lru(memory: Memory, replica: int) -> list[int]:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, sessions: bool = True, hashes: bool = True) -> Cluster:
-    """A cluster of one to five unlike replicas with a trace that hits every limit, in either engine."""
+    """One to seventeen unlike replicas with a trace that hits every limit, in either engine."""
     replicas = tuple(
         ReplicaSpec(
             f"replica-{i}",
@@ -137,7 +137,7 @@ def worlds(draw: st.DrawFn, *, sessions: bool = True, hashes: bool = True) -> Cl
             ),
             draw(st.sampled_from([1.0, 2.0])),
         )
-        for i in range(draw(st.sampled_from([1, 2, 3, 5])))
+        for i in range(draw(st.sampled_from([1, 2, 3, 5, 17])))
     )
     block_tokens = draw(st.sampled_from([16, 32]))
     chained = draw(st.sampled_from([True, True, False]))

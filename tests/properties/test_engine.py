@@ -164,15 +164,16 @@ def test_draining_ends_on_time(cluster: Cluster, drain_s: float) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.2]), st.integers(0, 1)), min_size=2, max_size=30),
     st.integers(1, 6),
+    st.booleans(),
 )
 def test_equal_requests_of_a_class_are_served_in_order(
-    arrivals: list[tuple[float, int]], most: int
+    arrivals: list[tuple[float, int]], most: int, stepped: bool
 ) -> None:
     at_s = np.cumsum([gap for gap, _ in arrivals])
     trace = trace_of(
         *(request(i, float(at_s[i]), 60, 10, priority=p) for i, (_, p) in enumerate(arrivals))
     )
-    cluster = Cluster(specs(small_profile(max_num_seqs=most)), trace)
+    cluster = Cluster(specs(small_profile(max_num_seqs=most)), trace, stepped=stepped)
     play(cluster)
     o = cluster.outcomes()
     for priority in (0, 1):
@@ -181,13 +182,14 @@ def test_equal_requests_of_a_class_are_served_in_order(
 
 
 @RUNS
-@given(worlds(sessions=False, hashes=False))
-def test_faster_hardware_does_the_same_work_in_less_time(cluster: Cluster) -> None:
+@given(worlds(sessions=False, hashes=False), st.booleans())
+def test_faster_hardware_does_the_same_work_in_less_time(cluster: Cluster, stepped: bool) -> None:
     replicas = cluster.replicas[:1]
     rows = np.arange(len(cluster.trace))
     trace = cluster.trace.select(rows).replace(arrival_s=np.zeros(len(rows)))
-    slow = Cluster(replicas, trace, prefix_cache=False)
-    fast = Cluster([replace(replicas[0], slowdown=replicas[0].slowdown / 2)], trace, prefix_cache=False)
+    faster = [replace(replicas[0], slowdown=replicas[0].slowdown / 2)]
+    slow = Cluster(replicas, trace, prefix_cache=False, stepped=stepped)
+    fast = Cluster(faster, trace, prefix_cache=False, stepped=stepped)
     play(slow)
     play(fast)
     assert fast.memory.replicas["iterations"][0] == slow.memory.replicas["iterations"][0]

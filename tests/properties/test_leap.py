@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from steersman.env import engine
 from steersman.env.cluster import Cluster
+from steersman.env.layout import FREE
 from steersman.traces.schema import Staleness
 from tests.env.worlds import check_memory, play, worlds
 
@@ -118,6 +119,36 @@ def test_writing_the_batch_down_changes_nothing(world: Cluster) -> None:
     leaping.finish(1e9)
     settled.finish(1e9)
     assert_same(settled, leaping)
+
+
+@RUNS
+@given(worlds(), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6))
+def test_cancelling_on_a_leaping_replica(world: Cluster, cancels: list[tuple[int, int]]) -> None:
+    """Each pair: at which decision a client leaves, and the row of its request."""
+    stepped, leaping = twins(world)
+    turn = 0
+    while (row := stepped.next_request()) is not None:
+        assert leaping.next_request() == row
+        for leaves in (leaves for when, leaves in cancels if when == turn):
+            assert _cancel(stepped, leaves) == _cancel(leaping, leaves)
+            check_memory(stepped.memory)
+            check_memory(leaping.memory)
+        assert_same_view(stepped, leaping)
+        for cluster in (stepped, leaping):
+            cluster.dispatch(row % len(world.replicas))
+        turn += 1
+    stepped.finish(1e9)
+    leaping.finish(1e9)
+    assert_same(stepped, leaping)
+
+
+def _cancel(cluster: Cluster, row: int) -> bool:
+    """The client of a request leaves; False if none is in flight."""
+    sequences = cluster.memory.sequences
+    slots = np.flatnonzero((sequences["state"] != FREE) & (sequences["row"] == row))
+    for slot in slots:
+        engine.cancel(cluster.memory.address, int(slot))
+    return len(slots) > 0
 
 
 @RUNS
