@@ -80,10 +80,12 @@ def load_now(state: Array) -> Load:
     """
     inflight = state[..., L.INFLIGHT]
     since = state[..., L.SINCE_SCRAPE]
-    queue = np.maximum(state[..., L.RUNNING] + state[..., L.WAITING] + since, inflight)
+    scraped_waiting = state[..., L.WAITING]
+    queue = np.maximum(state[..., L.RUNNING] + scraped_waiting + since, inflight)
     running = np.minimum(queue, state[..., L.MAX_NUM_SEQS])
     # Requests known to wait keep waiting until a scrape says otherwise; new ones prefill at once.
-    still_waiting = np.clip(state[..., L.WAITING] + np.minimum(since, 0.0), 0.0, queue)
+    # (Here and below no `np.clip`, `np.stack` or `sum`: each takes as long as ten of these operations.)
+    still_waiting = np.minimum(np.maximum(scraped_waiting + np.minimum(since, 0.0), 0.0), queue)
     waiting = np.maximum(still_waiting, queue - running)
     running = queue - waiting
     capacity = state[..., L.KV_CAPACITY_TOKENS]
@@ -98,7 +100,7 @@ def load_now(state: Array) -> Load:
         running=running,
         waiting=waiting,
         queue=queue,
-        kv_usage=np.clip(kv_tokens / capacity, 0.0, 1.5),
+        kv_usage=np.minimum(np.maximum(kv_tokens / capacity, 0.0), 1.5),
         context_tokens=np.minimum(context, capacity),
         prefill_tokens=prefill_tokens,
     )
@@ -123,24 +125,30 @@ def estimate(
     Args:
         state: (..., n, STATE_WIDTH).
         load: `load_now(state)`.
-        prompt_tokens, output_p50, output_mean, ttft_slo_s, tpot_slo_s: (..., 1).
+        prompt_tokens, output_p50, output_mean, ttft_slo_s, tpot_slo_s: (..., 1), or () for one request.
         uncached_tokens: (..., n).
     """
     inflight = state[..., L.INFLIGHT]
+    prefilling = state[..., L.INFLIGHT_PREFILL]
     safe = np.maximum(inflight, 1.0)
+    is_used = inflight > 0.0
     # The ledger sums medians; this request's mean over median says how much longer the mean is.
     typical_output = np.where(
-        inflight > 0, state[..., L.OUTPUT_TOKENS] / safe * (output_mean / output_p50), output_mean
+        is_used, state[..., L.OUTPUT_TOKENS] / safe * (output_mean / output_p50), output_mean
     )
     typical_output = np.maximum(typical_output, 1.0)
-    typical_prompt = np.where(inflight > 0, state[..., L.PROMPT_TOKENS] / safe, prompt_tokens)
-    queued_prompt = load.prefill_tokens / np.maximum(state[..., L.INFLIGHT_PREFILL], 1.0)
 
-    decoding = np.maximum(load.running - state[..., L.INFLIGHT_PREFILL], 0.0)
+    decoding = np.maximum(load.running - prefilling, 0.0)
     decode_s = _decode_iteration_s(state, decoding, load.context_tokens)
     # Three prefills at once: the queue's, its own, and that of whoever comes next.
-    tokens = np.stack((load.prefill_tokens, uncached_tokens, typical_prompt))
-    reach = np.stack((queued_prompt, 2.0 * prompt_tokens - uncached_tokens, typical_prompt))
+    tokens = np.empty((3, *inflight.shape))
+    tokens[0] = load.prefill_tokens
+    tokens[1] = uncached_tokens
+    tokens[2] = np.where(is_used, state[..., L.PROMPT_TOKENS] / safe, prompt_tokens)
+    reach = np.empty_like(tokens)
+    reach[0] = load.prefill_tokens / np.maximum(prefilling, 1.0)
+    reach[1] = 2.0 * prompt_tokens - uncached_tokens
+    reach[2] = tokens[2]
     stalls_s, chunks = _prefill(state, tokens, reach)
     queue_s, own_prefill_s = stalls_s[:2] + chunks[:2] * decode_s
     own_stall_s = stalls_s[1]
@@ -168,17 +176,19 @@ def estimate(
     # What is computed anew takes the place of other prefixes in the cache, as likely to be asked for
     # again as this prompt was to be found: somebody else will have to compute them.
     shared = 1.0 - uncached_tokens.min(axis=-1, keepdims=True) / np.maximum(prompt_tokens, 1.0)
-    computed = own_prefill_s / ttft_slo_s + load.queue * own_stall_s / (typical_output * tpot_slo_s)
-    tpot_met = chance_met(tpot_s / tpot_slo_s, TPOT_SPREAD)
-    met = chance_met(ttft_s / ttft_slo_s, TTFT_SPREAD) * tpot_met
+    answer_slo_s = typical_output * tpot_slo_s
+    computed = own_prefill_s / ttft_slo_s + load.queue * own_stall_s / answer_slo_s
+    ttft_share, tpot_share = ttft_s / ttft_slo_s, tpot_s / tpot_slo_s
+    tpot_met = chance_met(tpot_share, TPOT_SPREAD)
+    met = chance_met(ttft_share, TTFT_SPREAD) * tpot_met
     # The others' chance to miss grows fastest near the objective, and no more once all is lost: so
     # in overload some replicas are given up rather than all.
     tipping = MISS_COST * tpot_met * (1.0 - tpot_met) / TPOT_SPREAD * tpot_slo_s / tpot_s
     marginal_cost = (
-        ttft_s / ttft_slo_s
-        + tpot_s / tpot_slo_s
+        ttft_share
+        + tpot_share
         + MISS_COST * (1.0 - met)
-        + (INFLICTED_WEIGHT + TIPPING_WEIGHT * tipping) * inflicted_s / (typical_output * tpot_slo_s)
+        + (INFLICTED_WEIGHT + TIPPING_WEIGHT * tipping) * inflicted_s / answer_slo_s
         + CONGESTION_WEIGHT * congestion_s / ttft_slo_s
         + REUSE_WEIGHT * shared * computed
     )
@@ -192,12 +202,13 @@ def mean_output(output_p50: Array, output_p90: Array) -> Array:
     """
     p50 = np.maximum(output_p50, 1.0)
     sigma = np.log(np.maximum(output_p90 / p50, 1.0)) / 1.2816
-    return p50 * np.minimum(np.exp(0.5 * sigma**2), 3.0)
+    # A product, not a power: one number and an array of them must come out the same.
+    return p50 * np.minimum(np.exp(0.5 * (sigma * sigma)), 3.0)
 
 
 def unloaded_ttft_s(state: Array, prompt_tokens: Array) -> Array:
     """TTFT of an uncached prompt on an idle replica, (..., n)."""
-    idle_s = _decode_iteration_s(state, np.zeros(1), np.zeros(1))
+    idle_s = state[..., L.HOST_OVERHEAD_S] + state[..., L.DECODE_BASE_S]
     return prefill_s(state, prompt_tokens, prompt_tokens, idle_s)
 
 

@@ -117,6 +117,12 @@ POOL_FEATURES: tuple[str, ...] = (
 REQUEST_INDEX = {name: i for i, name in enumerate(REQUEST_FEATURES)}
 REPLICA_INDEX = {name: i for i, name in enumerate(REPLICA_FEATURES)}
 
+_INPUT_TOKENS = REQUEST_INDEX["input_tokens"]
+_OUTPUT_P50 = REQUEST_INDEX["output_p50"]
+_OUTPUT_P90 = REQUEST_INDEX["output_p90"]
+_TTFT_SLO = REQUEST_INDEX["ttft_slo_s"]
+_TPOT_SLO = REQUEST_INDEX["tpot_slo_s"]
+
 MAX_AGE_S = 60.0
 """Ages above this, and of replicas never scraped, count as this."""
 
@@ -177,8 +183,8 @@ def request_features(
 
 def slo_s(state: Float64, prompt_tokens: float) -> tuple[float, float]:
     """`slo_columns` of one prompt."""
-    ttft, tpot = slo_columns(state, np.full(1, prompt_tokens))
-    return float(ttft[0]), tpot
+    ttft, tpot = slo_columns(state, np.array(prompt_tokens))
+    return float(ttft), tpot
 
 
 def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, float]:
@@ -189,15 +195,15 @@ def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, float]
 
     Args:
         state: (n, STATE_WIDTH) of the whole pool, healthy or not, so that an outage moves no goal.
-        prompt_tokens: (requests,).
+        prompt_tokens: (requests,), or () for one.
 
     Returns:
-        TTFT of each, (requests,), and the TPOT of all, in seconds.
+        TTFT of each, in the shape of `prompt_tokens`, and the TPOT of all, in seconds.
     """
-    unloaded = analytic.unloaded_ttft_s(state, prompt_tokens[:, None])
+    unloaded = analytic.unloaded_ttft_s(state, _beside_replicas(prompt_tokens))
     # The median by sorting: of a few replicas it takes a fifth of the time of `np.median`.
-    ordered, middle = np.sort(unloaded, axis=1), len(state) // 2
-    median = 0.5 * (ordered[:, middle] + ordered[:, -1 - middle])
+    ordered, middle = np.sort(unloaded, axis=-1), len(state) // 2
+    median = 0.5 * (ordered[..., middle] + ordered[..., -1 - middle])
     ttft = np.maximum(TTFT_SLO_FLOOR_S, TTFT_SLO_FACTOR * median)
     large = float(state[:, L.WEIGHTS_GIB].max()) >= LARGE_MODEL_WEIGHTS_GIB
     return ttft, TPOT_SLO_LARGE_S if large else TPOT_SLO_S
@@ -216,17 +222,18 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
         (..., n, len(REPLICA_FEATURES)).
     """
     wide = request.astype(np.float64)
-    prompt = wide[..., REQUEST_INDEX["input_tokens"], None]
-    output = np.maximum(wide[..., REQUEST_INDEX["output_p50"], None], 1.0)
-    ttft_slo = wide[..., REQUEST_INDEX["ttft_slo_s"], None]
-    tpot_slo = wide[..., REQUEST_INDEX["tpot_slo_s"], None]
+    prompt = _beside_replicas(wide[..., _INPUT_TOKENS])
+    output = np.maximum(_beside_replicas(wide[..., _OUTPUT_P50]), 1.0)
+    output_p90 = _beside_replicas(wide[..., _OUTPUT_P90])
+    ttft_slo = _beside_replicas(wide[..., _TTFT_SLO])
+    tpot_slo = _beside_replicas(wide[..., _TPOT_SLO])
     # An engine always computes at least the prompt's last token.
     match = np.minimum(match_tokens, np.maximum(prompt - 1.0, 0.0))
     uncached = prompt - match
     load = analytic.load_now(state)
-    mean = analytic.mean_output(output, wide[..., REQUEST_INDEX["output_p90"], None])
+    mean = analytic.mean_output(output, output_p90)
     cost = analytic.estimate(state, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
-    age = np.clip(now_s[..., None] - state[..., L.SCRAPED_AT_S], 0.0, MAX_AGE_S)
+    age = np.minimum(np.maximum(now_s[..., None] - state[..., L.SCRAPED_AT_S], 0.0), MAX_AGE_S)
     columns = (
         load.running,
         load.waiting,
@@ -266,6 +273,12 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
     for i, column in enumerate(columns):
         features[..., i] = column
     return features
+
+
+def _beside_replicas(values: Float64) -> Float64:
+    """One number a request, (...), so that it meets (..., n). A single one stays without dimensions:
+    numpy takes twice as long to stretch a dimension of 1."""
+    return values[..., None] if values.ndim else values
 
 
 def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:

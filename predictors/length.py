@@ -124,9 +124,10 @@ class LengthModel:
         """See `LengthPredictor.predict`. Rows the graph has no finite answer for get the fallback's."""
         rows = np.ascontiguousarray(features, dtype=np.float32)
         answers = self._model.run({"features": rows})[0].astype(np.float64)
-        finite = np.isfinite(answers).all(axis=1, keepdims=True)
+        finite = np.isfinite(answers)
         if not finite.all():
-            answers = np.where(finite, answers, self._fallback.predict(features))
+            sound = finite.all(axis=1, keepdims=True)
+            answers = np.where(sound, answers, self._fallback.predict(features))
         return _sound(answers, features)
 
 

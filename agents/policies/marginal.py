@@ -86,6 +86,12 @@ def marginal_terms(replicas: Float32, request: Float32) -> Float64:
     return np.stack(terms, axis=-1)
 
 
+def weighted_terms(replicas: Float32, request: Float32) -> Float64:
+    """What each term adds to the `marginal_cost` feature, in units of J, (..., n, 6); arguments and
+    order as of `marginal_terms`."""
+    return marginal_terms(replicas, request) * np.array(_weights(DEFAULTS))
+
+
 class MarginalCost(ScoredPolicy):
     """Where this request adds least to the cluster's cost J.
 

@@ -17,6 +17,7 @@ from steersman.cli import (
     demo,
     emulate,
     evaluate,
+    explain,
     replay,
     serve,
     simulate,
@@ -59,6 +60,7 @@ app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)
 app.command()(emulate.emulate)
 app.command()(replay.replay)
+app.command()(explain.explain)
 app.add_typer(trace.app, name="trace")
 app.command()(version.version)
 
