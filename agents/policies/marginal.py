@@ -89,7 +89,8 @@ def marginal_terms(replicas: Float32, request: Float32) -> Float64:
 def weighted_terms(replicas: Float32, request: Float32) -> Float64:
     """What each term adds to the `marginal_cost` feature, in units of J, (..., n, 6); arguments and
     order as of `marginal_terms`."""
-    return marginal_terms(replicas, request) * np.array(_weights(DEFAULTS))
+    terms: Float64 = marginal_terms(replicas, request) * np.array(_weights(DEFAULTS))
+    return terms
 
 
 class MarginalCost(ScoredPolicy):
