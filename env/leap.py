@@ -27,7 +27,7 @@ from steersman.env.jit import inner
 from steersman.env.kv import blocks_for, release, share, take
 from steersman.env.layout import ends_in, phases_in, replicas_in, run_in, sequences_in
 from steersman.env.links import LEAP, linked
-from steersman.env.scheduler import admit, batch_duration_s, begin_iteration, end_iteration
+from steersman.env.scheduler import admit, begin_iteration, end_iteration, scheduled_s
 
 _TURNS = 32
 _ROOM = 4
@@ -220,34 +220,15 @@ def _begin(memory: int, replica: int, at_s: float) -> bool:
     if owner.running == 0:
         owner.iteration_end_s = np.inf
         return True
-    duration_s = _duration_s(memory, replica)
+    duration_s = scheduled_s(
+        memory, replica, owner.running - owner.decoding, owner.decoding, owner.context
+    )
     owner.iteration_end_s = at_s + duration_s
     owner.iterations += 1
     owner.busy_s += duration_s
     owner.count += 1
     owner.context += owner.decoding
     return True
-
-
-@inner
-def _duration_s(memory: int, replica: int) -> float:
-    """Of the iteration that begins, before it is on the books."""
-    owner = replicas_in(memory)[replica]
-    run = run_in(memory)[replica]
-    decoding = owner.decoding
-    context = owner.context
-    prefill = 0
-    prefill2 = 0.0
-    for i in range(owner.running - owner.decoding):
-        sequence = sequences_in(memory)[run[i]]
-        tokens = sequence.scheduled
-        if sequence.produced > 0 and tokens == 1:
-            decoding += 1
-            context += sequence.computed + 1
-        elif tokens > 0:
-            prefill += tokens
-            prefill2 += tokens * (tokens + 2.0 * sequence.computed)
-    return batch_duration_s(memory, replica, decoding, context, prefill, prefill2)
 
 
 @inner

@@ -49,7 +49,7 @@ def begin_iteration(memory: int, replica: int, at_s: float) -> None:
     if owner.running == 0:
         owner.iteration_end_s = np.inf
         return
-    duration_s = _duration_s(memory, replica) * owner.factor + owner.loading_s
+    duration_s = scheduled_s(memory, replica, owner.running, 0, 0) * owner.factor + owner.loading_s
     owner.loading_s = 0.0
     if common_in(memory).coupled == 1:
         duration_s = shared_s(memory, replica, duration_s)
@@ -230,16 +230,18 @@ def _overtake(memory: int, replica: int, slot: int) -> int:
 
 
 @inner
-def _duration_s(memory: int, replica: int) -> float:
-    """The formula of `HardwareProfile`; the times of a replica include its slowdown."""
-    owner = replicas_in(memory)[replica]
+def scheduled_s(memory: int, replica: int, listed: int, decoding: int, context: int) -> float:
+    """The formula of `HardwareProfile`; the times of a replica include its slowdown.
+
+    Args:
+        listed: sequences of the batch list that are looked at.
+        decoding, context: of those that decode and are not among them.
+    """
     run = run_in(memory)[replica]
     sequences = sequences_in(memory)
-    decoding = 0
-    context = 0
     prefill = 0
     prefill2 = 0.0
-    for i in range(owner.running):
+    for i in range(listed):
         sequence = sequences[run[i]]
         tokens = sequence.scheduled
         if sequence.produced > 0 and tokens == 1:
