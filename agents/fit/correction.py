@@ -25,7 +25,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.fit.forest import predict
+from steersman.agents.fit.forest import EXPORTABLE, predict
 from steersman.predictors.latency import LATENCY_FEATURES, LATENCY_INDEX, LEAST_S, LOAD_FEATURES
 
 SLOPE = 0.7
@@ -40,12 +40,7 @@ SPREAD_TREES, SPREAD_LEAVES = 20, 4
 PARAMETERS: dict[str, Any] = {
     "learning_rate": 0.15,
     "monotone_constraints": [int(name in LOAD_FEATURES) for name in LATENCY_FEATURES],
-    "feature_pre_filter": False,
-    "use_missing": False,
-    "deterministic": True,
-    "force_row_wise": True,
-    "num_threads": 1,
-    "verbose": -1,
+    **EXPORTABLE,
 }
 
 Rows = NDArray[np.float32]

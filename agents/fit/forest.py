@@ -9,7 +9,7 @@ boundary to the other side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightgbm as lgb
@@ -22,6 +22,17 @@ ML_OPSET = 3
 OPSET = 17
 IR_VERSION = 8
 """Old enough for every onnxruntime that Steersman supports."""
+
+
+REPEATABLE: Mapping[str, Any] = {
+    "deterministic": True,
+    "force_row_wise": True,
+    "num_threads": 1,
+    "verbose": -1,
+}
+"""LightGBM: the same rows and seed give the same forest on every machine, without talk."""
+EXPORTABLE: Mapping[str, Any] = {"feature_pre_filter": False, "use_missing": False, **REPEATABLE}
+"""And one that `forest_node` can write down."""
 
 
 def forest_node(forests: Sequence[lgb.Booster | None], source: str, target: str) -> onnx.NodeProto:

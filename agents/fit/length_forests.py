@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-from steersman.agents.fit.forest import predict
+from steersman.agents.fit.forest import EXPORTABLE, predict
 from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.length import expected_quantiles
 
@@ -43,12 +43,7 @@ would make something of it, and meet other hours when it serves."""
 PARAMETERS: dict[str, Any] = {
     "num_leaves": 15,
     "learning_rate": 0.04,
-    "feature_pre_filter": False,
-    "use_missing": False,
-    "deterministic": True,
-    "force_row_wise": True,
-    "num_threads": 1,
-    "verbose": -1,
+    **EXPORTABLE,
 }
 
 Rows = NDArray[np.float32]

@@ -15,7 +15,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.fit.forest import predict
+from steersman.agents.fit.forest import REPEATABLE, predict
 from steersman.agents.fit.latency_quality import TARGETS, actual_s
 from steersman.agents.fit.sampling import LatencySamples
 from steersman.predictors.latency import LATENCY_INDEX, LEAST_S
@@ -30,10 +30,7 @@ PARAMETERS: dict[str, Any] = {
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
     "feature_fraction": 0.8,
-    "deterministic": True,
-    "force_row_wise": True,
-    "num_threads": 1,
-    "verbose": -1,
+    **REPEATABLE,
 }
 
 _ENGINE = [LATENCY_INDEX[name] for name in ("kv_usage", "input_tokens", "waiting", "running")]
