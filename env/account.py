@@ -12,10 +12,9 @@ Per replica, only the sum of the rates is kept: constant work per event.
 from __future__ import annotations
 
 from steersman.env.jit import compiled, inner
-from steersman.env.layout import (
-    CANCELLED,
-    NONE,
-    OK,
+from steersman.env.layout import CANCELLED, NONE, OK
+from steersman.env.queues import free_slot
+from steersman.env.tables import (
     births_in,
     common_in,
     facts_in,
@@ -25,7 +24,6 @@ from steersman.env.layout import (
     sequences_in,
     trace_in,
 )
-from steersman.env.queues import free_slot
 from steersman.predictors import ledger as plain_ledger
 
 SLO_MISS_COST = 2.0

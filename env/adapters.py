@@ -7,8 +7,8 @@ adapter in use stays; while all places are in use, the head of the queue waits, 
 from __future__ import annotations
 
 from steersman.env.jit import inner
-from steersman.env.layout import (
-    NONE,
+from steersman.env.layout import NONE
+from steersman.env.tables import (
     adapters_in,
     common_in,
     flight_in,

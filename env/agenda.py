@@ -9,8 +9,8 @@ the number of replicas.
 from __future__ import annotations
 
 from steersman.env.jit import inner
-from steersman.env.layout import common_in, due_in, replicas_in
 from steersman.env.leap import due_s
+from steersman.env.tables import common_in, due_in, replicas_in
 
 KEPT, LEFT = 1, 2
 """Ways a cluster has an agenda; left: nobody will ask what is due until all replicas are looked at."""

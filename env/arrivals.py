@@ -8,8 +8,9 @@ from steersman.env.agenda import EVENTS, enter_agenda, first_due, next_due_s
 from steersman.env.changes import change
 from steersman.env.in_order import first_to_end, play
 from steersman.env.jit import inner
-from steersman.env.layout import NONE, births_in, common_in, roots_in, trace_in
+from steersman.env.layout import NONE
 from steersman.env.playing import advance
+from steersman.env.tables import births_in, common_in, roots_in, trace_in
 
 
 @inner

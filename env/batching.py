@@ -15,15 +15,9 @@ from __future__ import annotations
 
 from steersman.env.jit import inner
 from steersman.env.kv import attach
-from steersman.env.layout import (
-    NONE,
-    RUNNING,
-    facts_in,
-    replicas_in,
-    run_in,
-    sequences_in,
-)
+from steersman.env.layout import NONE, RUNNING
 from steersman.env.queues import first_waiting, remove_waiting
+from steersman.env.tables import facts_in, replicas_in, run_in, sequences_in
 from steersman.traces.schema import Batching
 
 CHUNKED = tuple(Batching).index(Batching.CHUNKED)

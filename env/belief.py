@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from steersman.env import layout as at
 from steersman.env.jit import njit
 from steersman.env.kv import attach, cached, evict, release, share
-from steersman.env.layout import facts_in, replicas_in, sequences_in
 from steersman.env.memory import Memory
 from steersman.env.static_trace import StaticTrace
+from steersman.env.tables import facts_in, replicas_in, sequences_in
 from steersman.traces.schema import ReplicaSpec, Staleness
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from steersman.env.failures import fail, recover
-from steersman.env.layout import DRAIN, FAIL, RECOVER, SLOW, START, common_in, replicas_in
+from steersman.env.layout import DRAIN, FAIL, RECOVER, SLOW, START
 from steersman.env.lifecycle import drain_replica, next_change, start
 from steersman.env.links import CHANGE, linked
 from steersman.env.playing import advance_all
+from steersman.env.tables import common_in, replicas_in
 
 
 @linked(CHANGE)

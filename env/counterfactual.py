@@ -17,8 +17,9 @@ from steersman.env.dispatching import dispatch
 from steersman.env.drains import drain
 from steersman.env.engine import next_request, next_unseen
 from steersman.env.jit import inner, njit
-from steersman.env.layout import NONE, common_in, replicas_in, trace_in
+from steersman.env.layout import NONE
 from steersman.env.memory import Memory
+from steersman.env.tables import common_in, replicas_in, trace_in
 from steersman.traces.errors import ConfigError
 
 DRAIN_S = 3600.0

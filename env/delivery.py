@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from steersman.env.account import aborted, moved
 from steersman.env.disaggregation import destination, leave
-from steersman.env.layout import DRAINING, FAILED, NONE, common_in, facts_in, replicas_in, sequences_in
+from steersman.env.layout import DRAINING, FAILED, NONE
 from steersman.env.lifecycle import at_work, retire
 from steersman.env.links import DELIVER, linked
 from steersman.env.playing import advance, wake
 from steersman.env.queues import push_back
+from steersman.env.tables import common_in, facts_in, replicas_in, sequences_in
 
 
 @linked(DELIVER)

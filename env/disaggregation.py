@@ -16,16 +16,8 @@ import numpy as np
 
 from steersman.env.jit import inner
 from steersman.env.kv import release
-from steersman.env.layout import (
-    DECODE,
-    MOVING,
-    NONE,
-    SERVING,
-    common_in,
-    facts_in,
-    replicas_in,
-    sequences_in,
-)
+from steersman.env.layout import DECODE, MOVING, NONE, SERVING
+from steersman.env.tables import common_in, facts_in, replicas_in, sequences_in
 
 
 @inner

@@ -7,20 +7,10 @@ import numpy as np
 from steersman.env.account import dispatched, refused
 from steersman.env.agenda import enter_agenda
 from steersman.env.jit import inner, njit
-from steersman.env.layout import (
-    DECODE,
-    FAILED,
-    NONE,
-    REJECTED,
-    SERVING,
-    common_in,
-    facts_in,
-    replicas_in,
-    sequences_in,
-    trace_in,
-)
+from steersman.env.layout import DECODE, FAILED, NONE, REJECTED, SERVING
 from steersman.env.playing import advance, wake
 from steersman.env.queues import push_back, take_slot
+from steersman.env.tables import common_in, facts_in, replicas_in, sequences_in, trace_in
 
 
 @njit

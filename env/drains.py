@@ -8,11 +8,12 @@ from steersman.env.account import refused
 from steersman.env.changes import change
 from steersman.env.in_order import first_to_end, next_end_s, play
 from steersman.env.jit import inner, njit
-from steersman.env.layout import NONE, PENDING, UNFINISHED, common_in, outcomes_in, replicas_in, roots_in
+from steersman.env.layout import NONE, PENDING, UNFINISHED
 from steersman.env.leap import due_s, write_down
 from steersman.env.leaving import abort_all
 from steersman.env.lifecycle import at_work
 from steersman.env.playing import advance
+from steersman.env.tables import common_in, outcomes_in, replicas_in, roots_in
 
 
 @njit

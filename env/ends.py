@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steersman.env.jit import inner
-from steersman.env.layout import ends_in, replicas_in
+from steersman.env.tables import ends_in, replicas_in
 
 
 @inner

@@ -16,9 +16,10 @@ from steersman.env.agenda import EVENTS, KEPT, LEFT, SCRAPES, enter_agenda, firs
 from steersman.env.arrivals import arrive
 from steersman.env.dispatching import dispatch
 from steersman.env.jit import inner, njit
-from steersman.env.layout import NONE, common_in, events_in, facts_in, replicas_in, trace_in
+from steersman.env.layout import NONE
 from steersman.env.leaving import cancel_at
 from steersman.env.playing import advance, advance_all, settle_one, step
+from steersman.env.tables import common_in, events_in, facts_in, replicas_in, trace_in
 
 
 @njit

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from steersman.env.agenda import enter_agenda
 from steersman.env.jit import njit
-from steersman.env.layout import FAILED, GONE, SERVING, common_in, replicas_in
+from steersman.env.layout import FAILED, GONE, SERVING
 from steersman.env.leaving import abort_all
 from steersman.env.lifecycle import lose, retire, tell
 from steersman.env.playing import settle_one
+from steersman.env.tables import common_in, replicas_in
 
 
 @njit

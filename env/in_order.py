@@ -5,8 +5,9 @@ from __future__ import annotations
 from steersman.env.delivery import deliver
 from steersman.env.disaggregation import next_arrival_s
 from steersman.env.jit import inner
-from steersman.env.layout import NONE, replicas_in
+from steersman.env.layout import NONE
 from steersman.env.playing import advance
+from steersman.env.tables import replicas_in
 
 
 @inner

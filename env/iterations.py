@@ -15,16 +15,9 @@ from numpy.typing import NDArray
 from steersman.env.cluster import Cluster
 from steersman.env.dispatching import dispatch
 from steersman.env.jit import inner, njit
-from steersman.env.layout import (
-    NONE,
-    common_in,
-    outcomes_in,
-    replicas_in,
-    run_in,
-    sequences_in,
-    trace_in,
-)
+from steersman.env.layout import NONE
 from steersman.env.scheduler import begin_iteration, end_iteration
+from steersman.env.tables import common_in, outcomes_in, replicas_in, run_in, sequences_in, trace_in
 from steersman.traces.schema import HardwareProfile, ReplicaSpec
 from steersman.traces.trace import Trace
 

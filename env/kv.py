@@ -8,17 +8,10 @@ sequence uses `shared` prefix entries and, for the rest of its tokens, `private_
 from __future__ import annotations
 
 from steersman.env.jit import inner
-from steersman.env.layout import (
-    NONE,
-    common_in,
-    entries_in,
-    facts_in,
-    hashes_in,
-    replicas_in,
-    sequences_in,
-)
+from steersman.env.layout import NONE
 from steersman.env.prefix_cache import find, insert, lru_push, lru_unlink, remove
 from steersman.env.segments import drop, extend, match, trim, use
+from steersman.env.tables import common_in, entries_in, facts_in, hashes_in, replicas_in, sequences_in
 
 
 @inner

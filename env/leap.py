@@ -25,9 +25,9 @@ from steersman.env.account import finished, first_token
 from steersman.env.ends import pop_end, push_end
 from steersman.env.jit import inner
 from steersman.env.kv import blocks_for, release, share, take
-from steersman.env.layout import ends_in, phases_in, replicas_in, run_in, sequences_in
 from steersman.env.links import LEAP, linked
 from steersman.env.scheduler import admit, begin_iteration, end_iteration, scheduled_s
+from steersman.env.tables import ends_in, phases_in, replicas_in, run_in, sequences_in
 
 _TURNS = 32
 _ROOM = 4

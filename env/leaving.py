@@ -6,20 +6,11 @@ from steersman.env.account import aborted
 from steersman.env.disaggregation import leave
 from steersman.env.jit import inner
 from steersman.env.kv import forget_span, release
-from steersman.env.layout import (
-    CANCELLED,
-    MOVING,
-    NONE,
-    RUNNING,
-    common_in,
-    facts_in,
-    replicas_in,
-    run_in,
-    sequences_in,
-)
+from steersman.env.layout import CANCELLED, MOVING, NONE, RUNNING
 from steersman.env.pipeline import recall, remove_in_flight
 from steersman.env.queues import first_waiting, remove_waiting
 from steersman.env.scheduler import remove_running
+from steersman.env.tables import common_in, facts_in, replicas_in, run_in, sequences_in
 
 
 @inner

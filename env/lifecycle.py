@@ -22,18 +22,8 @@ from steersman.env import layout as at
 from steersman.env.adapters import forget_adapters
 from steersman.env.jit import compiled, inner, njit
 from steersman.env.kv import evict
-from steersman.env.layout import (
-    DECODE,
-    DRAINING,
-    GONE,
-    NONE,
-    SERVING,
-    STARTING,
-    changes_in,
-    common_in,
-    ledger_in,
-    replicas_in,
-)
+from steersman.env.layout import DECODE, DRAINING, GONE, NONE, SERVING, STARTING
+from steersman.env.tables import changes_in, common_in, ledger_in, replicas_in
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import ChangeKind, ReplicaChange

@@ -18,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from steersman.env.jit import cfunc, inner
-from steersman.env.layout import links_in
+from steersman.env.tables import links_in
 
 Linked = Callable[[int, int, float], None]
 

@@ -9,8 +9,8 @@ from steersman.env.belief import believe, forget_lost, match_believed
 from steersman.env.dispatching import dispatch
 from steersman.env.engine import cost, next_request_by
 from steersman.env.jit import njit
-from steersman.env.layout import (
-    NONE,
+from steersman.env.layout import NONE
+from steersman.env.tables import (
     common_in,
     doubles_at,
     floats_at,

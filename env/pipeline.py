@@ -16,18 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from steersman.env.jit import inner
-from steersman.env.layout import (
-    MOST_STAGES,
-    NONE,
-    facts_in,
-    flight_in,
-    pipes_in,
-    replicas_in,
-    run_in,
-    sequences_in,
-)
+from steersman.env.layout import MOST_STAGES, NONE
 from steersman.env.links import LAUNCH, linked
 from steersman.env.scheduler import begin_iteration, end_iteration
+from steersman.env.tables import facts_in, flight_in, pipes_in, replicas_in, run_in, sequences_in
 
 _PARKED = -2
 """Batch of sequences that the batch being planned has no room for."""

@@ -9,18 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from steersman.env.jit import inner
-from steersman.env.layout import (
-    DRAINING,
-    NONE,
-    PRIORITIES,
-    common_in,
-    facts_in,
-    flight_in,
-    queue_in,
-    replicas_in,
-    run_in,
-    sequences_in,
-)
+from steersman.env.layout import DRAINING, NONE, PRIORITIES
 from steersman.env.leap import begin as begin_leaping
 from steersman.env.leap import step as step_leaping
 from steersman.env.leap import write_down
@@ -30,6 +19,15 @@ from steersman.env.links import ADVANCE, PATIENCE, STEP, linked
 from steersman.env.pipeline import begin as begin_batch
 from steersman.env.pipeline import step as step_batch
 from steersman.env.scrapes import scrape, skip_scrapes
+from steersman.env.tables import (
+    common_in,
+    facts_in,
+    flight_in,
+    queue_in,
+    replicas_in,
+    run_in,
+    sequences_in,
+)
 
 
 @linked(ADVANCE)

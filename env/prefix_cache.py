@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from steersman.env.jit import inner
-from steersman.env.layout import NONE, entries_in, replicas_in, table_in
+from steersman.env.layout import NONE
+from steersman.env.tables import entries_in, replicas_in, table_in
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)

@@ -6,16 +6,8 @@ First come, first served within a priority, lower priorities first; the preempte
 from __future__ import annotations
 
 from steersman.env.jit import inner
-from steersman.env.layout import (
-    FREE,
-    NONE,
-    PRIORITIES,
-    WAITING,
-    common_in,
-    queue_in,
-    replicas_in,
-    sequences_in,
-)
+from steersman.env.layout import FREE, NONE, PRIORITIES, WAITING
+from steersman.env.tables import common_in, queue_in, replicas_in, sequences_in
 
 
 @inner

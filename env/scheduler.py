@@ -18,10 +18,11 @@ from steersman.env.batching import CHUNKED, count_lookup, start_prompts
 from steersman.env.disaggregation import depart
 from steersman.env.jit import inner
 from steersman.env.kv import attach, grow, release, release_remembered, share
-from steersman.env.layout import (
-    NONE,
-    PREFILL,
-    RUNNING,
+from steersman.env.layout import NONE, PREFILL, RUNNING
+from steersman.env.links import BEGIN, END, linked
+from steersman.env.queues import first_waiting, push_front, remove_waiting
+from steersman.env.sharing import shared_s
+from steersman.env.tables import (
     adapters_in,
     common_in,
     events_in,
@@ -31,9 +32,6 @@ from steersman.env.layout import (
     run_in,
     sequences_in,
 )
-from steersman.env.links import BEGIN, END, linked
-from steersman.env.queues import first_waiting, push_front, remove_waiting
-from steersman.env.sharing import shared_s
 
 
 @linked(BEGIN)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from steersman.env.jit import compiled, inner
-from steersman.env.layout import DRAINING, common_in, ledger_in, replicas_in
+from steersman.env.layout import DRAINING
+from steersman.env.tables import common_in, ledger_in, replicas_in
 from steersman.predictors import ledger as plain_ledger
 
 _on_scrape = compiled(plain_ledger).on_scrape

@@ -13,14 +13,7 @@ first: the order in which single blocks would go.
 from __future__ import annotations
 
 from steersman.env.jit import inner
-from steersman.env.layout import (
-    NONE,
-    entries_in,
-    facts_in,
-    hashes_in,
-    replicas_in,
-    sequences_in,
-)
+from steersman.env.layout import NONE
 from steersman.env.prefix_cache import (
     find,
     insert,
@@ -31,6 +24,7 @@ from steersman.env.prefix_cache import (
     stand_in,
     take_entry,
 )
+from steersman.env.tables import entries_in, facts_in, hashes_in, replicas_in, sequences_in
 
 
 @inner

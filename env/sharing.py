@@ -22,7 +22,8 @@ import math
 import numpy as np
 
 from steersman.env.jit import inner
-from steersman.env.layout import MPS, NONE, replicas_in, shares_in
+from steersman.env.layout import MPS, NONE
+from steersman.env.tables import replicas_in, shares_in
 
 
 @inner

@@ -19,14 +19,8 @@ from numpy.typing import NDArray
 from steersman.env.account import SLO_MISS_COST
 from steersman.env.engine import settle
 from steersman.env.jit import njit
-from steersman.env.layout import (
-    FREE,
-    WAITING,
-    common_in,
-    facts_in,
-    replicas_in,
-    sequences_in,
-)
+from steersman.env.layout import FREE, WAITING
+from steersman.env.tables import common_in, facts_in, replicas_in, sequences_in
 
 _COUNT, _CONTEXT, _PRODUCED, _PROMPT, _OUTPUT, _QUEUED, _WAITERS, _WIDTH = range(8)
 """Of a replica: requests, their context and tokens produced, prompts to compute and outputs in all,
