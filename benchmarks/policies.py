@@ -4,7 +4,7 @@
 
     python benchmarks/policies.py [--quick] [--json FILE] [--bundle DIR] [--policy NAME] [--clairvoyant]
 
-The policy judged is the bundle's learned one, without a bundle `marginal-cost`. It is compared with
+The policy judged is the bundle's learned one, without a bundle the one that ships with Steersman. It is compared with
 every policy at its published constants, and with those that are tuned (`configs/policies/tuned/`), on
 all standard cells; `--quick` takes four scenarios at 80 and 95 % load, 3 seeds and 3 000 requests.
 `--clairvoyant` adds the references that know the future, on cells of their own: their ratio says how far
@@ -45,12 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="for watching, not for claims")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--bundle", type=Path, help="trained models; judges the learned policy")
+    parser.add_argument("--bundle", type=Path, help="trained models; default: the shipped policy")
     parser.add_argument("--policy", help="the policy judged")
     parser.add_argument("--clairvoyant", action="store_true", help="add the references")
     options = parser.parse_args()
     models, length = open_bundle(options.bundle)
-    judged = options.policy or (LEARNED if models else "marginal-cost")
+    judged = options.policy or LEARNED
     parts = quick(length) if options.quick else full(length)
     rivals = [name for name in (*POLICY_NAMES, *tuned_names(parts)) if name != judged]
     table = play([judged, *rivals], parts, models)

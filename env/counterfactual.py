@@ -4,7 +4,9 @@ A request changes only the replica it is sent to, as long as the later choices s
 recorded. So the cost of sending it to replica r is what r's own requests cost with it, less what they
 cost without it: two runs of each replica, whatever the size of the pool. All numbers are exact replays
 of the engine with common random numbers, not estimates; what they leave out is that later choices
-would have been different.
+would have been different. One thing they do not leave out: a session stays together. The later turns of
+the request that were recorded on the same replica go wherever the request goes, or its cached prefix
+would always speak for the replica that was chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from steersman.env.engine import next_request, next_unseen
 from steersman.env.jit import inner, njit
 from steersman.env.layout import NONE
 from steersman.env.memory import Memory
-from steersman.env.tables import common_in, replicas_in, trace_in
+from steersman.env.tables import (
+    apart_from_prefixes,
+    common_in,
+    entries_in,
+    replicas_in,
+    table_in,
+    trace_in,
+)
 from steersman.traces.errors import ConfigError
 
 DRAIN_S = 3600.0
@@ -31,6 +40,7 @@ def added_costs(
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
     rows: NDArray[np.int64],
+    parents: NDArray[np.int64],
     *,
     horizon_s: float,
 ) -> NDArray[np.float64]:
@@ -42,6 +52,7 @@ def added_costs(
         choices: (rows of the trace,), the replica each request went to, or -1.
         output_p50: (rows of the trace,), predicted output tokens.
         rows: the requests to ask about, in the order of their arrivals.
+        parents: (rows of the trace,), the turn before each, or -1; see `Trace.parent`.
         horizon_s: how long after such a request later arrivals are played. Then arrivals stop and all
             work is drained, so that nothing unfinished goes uncounted.
 
@@ -71,6 +82,7 @@ def added_costs(
         np.ascontiguousarray(choices, dtype=np.int64),
         np.ascontiguousarray(output_p50, dtype=np.float64),
         asked,
+        np.ascontiguousarray(parents, dtype=np.int64),
         horizon_s,
         added,
     )
@@ -86,6 +98,7 @@ def _sweep(
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
     asked: NDArray[np.int64],
+    parents: NDArray[np.int64],
     horizon_s: float,
     added: NDArray[np.float64],
 ) -> None:
@@ -94,7 +107,8 @@ def _sweep(
         if row == NONE:
             break
         if asked[row] > 0:
-            _ask(base, scratch, memory, choices, output_p50, horizon_s, added[asked[row] - 1])
+            costs = added[asked[row] - 1]
+            _ask(base, base_memory, scratch, memory, choices, output_p50, parents, horizon_s, costs)
         prompt = float(trace_in(base_memory)[row].input_tokens)
         dispatch(base_memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
 
@@ -102,51 +116,92 @@ def _sweep(
 @inner
 def _ask(
     base: NDArray[np.uint8],
+    base_memory: int,
     scratch: NDArray[np.uint8],
     memory: int,
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
+    parents: NDArray[np.int64],
     horizon_s: float,
     added: NDArray[np.float64],
 ) -> None:
     """Fill in the added cost of the pending request on every replica, (replicas,)."""
-    scratch[:] = base
+    for replica in range(len(added)):
+        _restore_prefixes(base_memory, memory, replica)
+    _restore(base, scratch, base_memory)
     cluster = common_in(memory)
     replicas = replicas_in(memory)
     row = cluster.pending
     cluster.pending = NONE
-    _play(memory, NONE, choices, output_p50, horizon_s)
+    _play(memory, NONE, row, choices, output_p50, parents, horizon_s)
     for replica in range(len(added)):
         added[replica] = -replicas[replica].cost
+        _restore_prefixes(base_memory, memory, replica)
     for replica in range(len(added)):
-        scratch[:] = base
+        _restore(base, scratch, base_memory)
         _freeze_others(memory, replica)
         refused = -cluster.cost
         prompt = float(trace_in(memory)[row].input_tokens)
         dispatch(memory, replica, output_p50[row], prompt, 0.0, 0.0)
         refused += cluster.cost
-        _play(memory, replica, choices, output_p50, horizon_s)
+        _play(memory, replica, row, choices, output_p50, parents, horizon_s)
         added[replica] += replicas[replica].cost + refused
+        _restore_prefixes(base_memory, memory, replica)
+
+
+@inner
+def _comes_after(row: int, earlier: int, parents: NDArray[np.int64]) -> bool:
+    """Whether a row is a later turn of another's session."""
+    at = parents[row]
+    while at not in (NONE, earlier):
+        at = parents[at]
+    return bool(at == earlier)
+
+
+@inner
+def _restore(base: NDArray[np.uint8], scratch: NDArray[np.uint8], base_memory: int) -> None:
+    """The cluster as it is, but for its prefix caches: they are most of it, and mostly not needed."""
+    first, second = apart_from_prefixes(base_memory)
+    scratch[:first] = base[:first]
+    scratch[second:] = base[second:]
+
+
+@inner
+def _restore_prefixes(base_memory: int, memory: int, replica: int) -> None:
+    """One replica's prefix cache as it is; before `_restore`, while the copy knows what it used."""
+    used = max(replicas_in(base_memory)[replica].entries, replicas_in(memory)[replica].entries)
+    kept, entries = entries_in(base_memory)[replica], entries_in(memory)[replica]
+    for entry in range(used):
+        entries[entry] = kept[entry]
+    table_in(memory)[replica, :] = table_in(base_memory)[replica]
 
 
 @inner
 def _play(
     memory: int,
     only: int,
+    asked: int,
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
+    parents: NDArray[np.int64],
     horizon_s: float,
 ) -> None:
-    """Play recorded choices (of one replica, or NONE for all) to the horizon, then drain."""
+    """Play recorded choices (of one replica, or NONE for all) to the horizon, then drain.
+
+    The later turns of the row that is asked about move with it.
+    """
     cluster = common_in(memory)
     end_s = cluster.now_s + horizon_s
     while cluster.free_slots > 0:
         row = next_unseen(memory)
         if row == NONE or cluster.now_s > end_s:
             break
-        if only in (NONE, choices[row]):
+        choice = choices[row]
+        if only != NONE and choice == choices[asked] and _comes_after(row, asked, parents):
+            choice = only
+        if only in (NONE, choice):
             prompt = float(trace_in(memory)[row].input_tokens)
-            dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
+            dispatch(memory, choice, output_p50[row], prompt, 0.0, 0.0)
     cluster.pending = NONE
     drain(memory, DRAIN_S)
 

@@ -85,6 +85,7 @@ REPLICA = np.dtype(
         ("span_head", "i8"),  # oldest preempted sequence that is remembered
         ("span_tail", "i8"),
         ("free_entry", "i8"),
+        ("entries", "i8"),  # ever taken: those from here on are as they were allocated
         # Leaping (`leap.py`).
         ("fast", "i8"),  # 1: it may leap
         ("leaping", "i8"),  # 1: decoding sequences are kept in `ends`, relative to the counter

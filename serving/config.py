@@ -130,7 +130,8 @@ class PolicySettings(Settings):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="The policy's own constants; 'learned' knows 'exploration', a share from 0 to 0.1.",
+        description="The policy's own constants; 'learned' knows 'exploration' (a share from 0 to 0.1) and "
+        "'shipped'.",
     )
     seed: int = Field(default=0, ge=0, description="Of the policies' random draws.")
 
@@ -144,12 +145,16 @@ class LearnedOptions(Settings):
         le=0.1,
         description="Share of decisions drawn evenly, so that the log can judge other policies.",
     )
+    shipped: bool = Field(
+        default=True,
+        description="Whether the policy that ships with Steersman decides while the bundle has none.",
+    )
 
 
 class BundleSettings(Settings):
     """The trained models."""
 
-    directory: str = Field(default="", description="Directory of the bundle; '' for none.")
+    directory: str = Field(default="", description="Directory of the bundle; '' for none: what ships with Steersman.")
     watch_interval_s: float = Field(
         default=2.0, ge=0, description="Time between two looks for a new bundle, in seconds; 0: never."
     )

@@ -6,6 +6,7 @@ and draws the curve. What is claimed in the end comes from `agents/evaluate`, on
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from steersman.agents.learned.config import CheckSettings
 from steersman.agents.learned.export import head_logits
+from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
@@ -20,8 +22,7 @@ from steersman.env.vector import ClusterBatch
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.length import LengthPredictor
-from steersman.traces.schema import Observation, Scenario
-from steersman.traces.trace import Trace
+from steersman.traces.schema import Observation
 
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 CHECK_SEED = 77_000
@@ -33,6 +34,7 @@ class Check:
     """Ratio of mean costs, policy over marginal cost: exp of the mean log ratio over the runs."""
 
     ratio: float
+    by_ground: tuple[float, ...]
     by_run: tuple[float, ...]
 
 
@@ -40,40 +42,26 @@ class Checker:
     """Runs the same arrivals under marginal cost once, and under the policy whenever asked.
 
     Args:
-        source: the tuning part of the trace.
-        settings: loads, seeds and requests.
+        grounds: scenarios, and the tuning parts of their traces.
+        settings: loads, seeds and requests, the same for all.
     """
 
     def __init__(
-        self,
-        scenario: Scenario,
-        source: Trace,
-        length: LengthPredictor,
-        settings: CheckSettings,
+        self, grounds: Sequence[Ground], length: LengthPredictor, settings: CheckSettings
     ) -> None:
-        self._clusters: list[Cluster] = []
-        for load in settings.loads:
-            duration_s = settings.requests / (load * saturation_of(scenario, "tune"))
-            for seed in range(CHECK_SEED, CHECK_SEED + settings.seeds):
-                trace = make_trace(
-                    scenario, seed, duration_s=duration_s, load=load, split="tune", source=source
-                )
-                self._clusters.append(
-                    Cluster(
-                        scenario.replicas,
-                        trace,
-                        output_quantiles=output_quantiles(trace, length),
-                        staleness=scenario.staleness,
-                        prefix_cache=scenario.prefix_cache,
-                        seed=seed,
-                    )
-                )
+        self._grounds = len(grounds)
+        self._clusters = [
+            cluster for ground in grounds for cluster in _clusters(ground, length, settings)
+        ]
         self._baseline = self._play(None)
 
     def check(self, network: RoutingNetwork) -> Check:
         """Compare the network, acting greedily, with marginal cost."""
         ratios = np.log(self._play(network) / self._baseline)
-        return Check(float(np.exp(ratios.mean())), tuple(np.exp(ratios).tolist()))
+        by_ground = np.exp(ratios.reshape(self._grounds, -1).mean(axis=1))
+        return Check(
+            float(np.exp(ratios.mean())), tuple(by_ground.tolist()), tuple(np.exp(ratios).tolist())
+        )
 
     def _play(self, network: RoutingNetwork | None) -> NDArray[np.float64]:
         """Total cost of each run, with all work drained."""
@@ -84,6 +72,26 @@ class Checker:
         for i in range(len(batch)):
             batch.finish(i)
         return batch.cost_accrued
+
+
+def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) -> Iterator[Cluster]:
+    scenario = ground.scenario
+    for load in settings.loads:
+        duration_s = settings.requests / (load * saturation_of(scenario, "tune"))
+        if ground.reuses:
+            duration_s = max(duration_s, settings.reuse_s)
+        for seed in range(CHECK_SEED, CHECK_SEED + settings.seeds):
+            trace = make_trace(
+                scenario, seed, duration_s=duration_s, load=load, split="tune", source=ground.tuning
+            )
+            yield Cluster(
+                scenario.replicas,
+                trace,
+                output_quantiles=output_quantiles(trace, length),
+                staleness=scenario.staleness,
+                prefix_cache=scenario.prefix_cache,
+                seed=seed,
+            )
 
 
 def _choices(network: RoutingNetwork | None, seen: Observation) -> NDArray[np.int64]:

@@ -56,6 +56,12 @@ class PracticeSettings(Settings):
         (0.1, 2.0), description="age of the engines' metrics, drawn log-uniformly"
     )
     episode_requests: int = Field(800, ge=20, description="decisions in one episode of a cluster")
+    reuse_episode_s: float = Field(
+        150.0, ge=0, description="least length of an episode where prompts share prefixes: caches fill"
+    )
+    most_requests: int = Field(
+        8000, ge=20, description="decisions in one episode at most, whatever its length"
+    )
     scenario_share: float = Field(
         0.5, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
     )
@@ -88,10 +94,19 @@ class PPOSettings(Settings):
 class CounterfactualSettings(Settings):
     """All-action improvement on what every choice would have cost (`counterfactual.py`)."""
 
+    rounds: int | None = Field(
+        None, ge=1, description="rounds at most; null: as many as the budget has time for"
+    )
     clusters: int = Field(48, ge=1, le=1024, description="clusters practised on in a round")
-    stride: int = Field(10, ge=1, description="every how many decisions one is asked about")
+    states: int = Field(100, ge=1, description="decisions of each cluster that are asked about")
+    settling: float = Field(
+        0.25, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
+    )
     horizon_s: float = Field(
         10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
+    )
+    reuse_horizon_s: float = Field(
+        40.0, gt=0, description="the same where engines cache prefixes, whose loss is felt late"
     )
     random_shares: tuple[float, ...] = Field(
         (0.02, 0.1, 0.3), min_length=1, description="shares of random actions, one drawn per cluster"
@@ -116,6 +131,9 @@ class CheckSettings(Settings):
     )
     seeds: int = Field(4, ge=1, description="runs per load")
     requests: int = Field(800, ge=20, description="arrivals per run")
+    reuse_s: float = Field(
+        150.0, ge=0, description="least length of a run where prompts share prefixes"
+    )
 
 
 class PolicySettings(Settings):

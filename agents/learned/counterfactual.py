@@ -32,8 +32,8 @@ from steersman.env.memory import Memory
 from steersman.env.vector import ClusterBatch
 from steersman.traces.schema import Observation
 
-SLOTS = 1024
-"""Room for requests in flight, in practice and in the futures that are played."""
+SPARE_SLOTS = 64
+"""Room for requests in flight beyond what practice needed, in the futures that are played."""
 LEAST_COST = 0.1
 """Keeps the weight of states where hardly anything costs anything finite."""
 
@@ -71,8 +71,6 @@ def collect(
 ) -> States:
     """Practise on new clusters with the policy as it is, and ask about a share of the states."""
     clusters = [practice.draw(rng) for _ in range(settings.clusters)]
-    for cluster in clusters:
-        cluster.memory.grow(SLOTS)
     starts = [cluster.memory.copy() for cluster in clusters]
     walks = [_Walk(cluster, settings, rng) for cluster in clusters]
     batch = ClusterBatch(clusters, most_replicas=practice.most_replicas)
@@ -95,9 +93,12 @@ class _Walk:
     ) -> None:
         self._cluster = cluster
         self._rng = rng
-        self._stride = settings.stride
         self._random_share = float(rng.choice(settings.random_shares))
-        self._count = int(rng.integers(settings.stride))
+        rows = len(cluster.trace)
+        first = int(settings.settling * rows)
+        self._stride = max((rows - first) // settings.states, 1)
+        # Counts up to the next state to ask about.
+        self._count = int(rng.integers(self._stride)) - first
         self._choices = np.full(len(cluster.trace), -1, dtype=np.int64)
         self._rows: list[int] = []
         self._seen: list[tuple[NDArray[Any], ...]] = []
@@ -106,7 +107,7 @@ class _Walk:
         """The replica to choose, now and then a random one; remembers the state if its turn has come."""
         mask = seen.mask[index]
         self._count += 1
-        if self._count % self._stride == 0:
+        if self._count >= 0 and self._count % self._stride == 0:
             self._rows.append(row)
             self._seen.append((seen.replicas[index], seen.request[index], seen.pool[index], mask))
         if self._rng.random() < self._random_share:
@@ -116,12 +117,16 @@ class _Walk:
 
     def ask(self, start: Memory, settings: CounterfactualSettings) -> States:
         """Play the recorded futures; ends the cluster's own run."""
+        cluster = self._cluster
+        start.grow(len(cluster.memory.sequences) + SPARE_SLOTS)
+        caches = bool(cluster.memory.cluster["prefix_cache"][0]) and start.trace.block_tokens > 0
         costs = added_costs(
             start,
             self._choices,
-            self._cluster.table.output_p50,
+            cluster.table.output_p50,
             np.array(self._rows, dtype=np.int64),
-            horizon_s=settings.horizon_s,
+            cluster.trace.parent,
+            horizon_s=settings.reuse_horizon_s if caches else settings.horizon_s,
         )
         replicas, request, pool, mask = (np.stack(part) for part in zip(*self._seen, strict=True))
         # Where the replay ended early nothing is known; where a replica is down nothing is asked.

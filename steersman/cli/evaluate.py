@@ -29,7 +29,7 @@ def routing(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="The policy judged; default: learned with --bundle, else marginal-cost."),
+        typer.Option(help="The policy judged; default: learned, the bundle's or the shipped one."),
     ] = None,
     baselines: Annotated[
         str, typer.Option(help="Policies it is compared with, separated by commas.")
@@ -74,7 +74,7 @@ def routing(
     from steersman.traces.settings import load_settings
 
     models, length = open_bundle(bundle)
-    judged = policy or (LEARNED if models else "marginal-cost")
+    judged = policy or LEARNED
     rivals = [name for name in names("--baselines", baselines) if name != judged]
     limits = load_settings(guard, GuardSettings) if guard else GuardSettings()
     factories = contestants([judged, *rivals], models, limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from steersman.agents.learned.config import PolicySettings, PracticeSettings
+from steersman.agents.learned.ground import Ground, grounds_of
 from steersman.agents.learned.practice import Practice
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.length import FallbackLength
@@ -24,8 +25,13 @@ def source() -> Trace:
     return load_source(scenario(), "train")
 
 
+@cache
+def ground() -> Ground:
+    return grounds_of([scenario()])[0]
+
+
 def make_practice(settings: PracticeSettings = SMALL) -> Practice:
-    return Practice(scenario(), source(), FallbackLength(), settings)
+    return Practice([ground()], FallbackLength(), settings)
 
 
 def small_settings(**changes: object) -> PolicySettings:
@@ -36,7 +42,7 @@ def small_settings(**changes: object) -> PolicySettings:
             "network": {"width": 8},
             "counterfactual": {
                 "clusters": 3,
-                "stride": 5,
+                "states": 8,
                 "epochs": 1,
                 "last_epochs": 1,
                 "minibatch": 32,

@@ -9,7 +9,7 @@ from steersman.agents.learned.counterfactual import States, collect, improve
 from steersman.agents.learned.network import RoutingNetwork
 from tests.agents.learned.scenes import make_practice
 
-SETTINGS = CounterfactualSettings(clusters=4, stride=3, minibatch=32)
+SETTINGS = CounterfactualSettings(clusters=4, states=12, minibatch=32)
 
 
 @pytest.fixture(scope="module")

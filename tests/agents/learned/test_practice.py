@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from steersman.agents.learned.config import PracticeSettings
+from steersman.agents.learned.practice import Practice
+from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
-from tests.agents.learned.scenes import make_practice, scenario
+from tests.agents.learned.scenes import ground, make_practice, scenario
 
 
 def test_draws_differ_and_stay_within_the_settings() -> None:
@@ -36,3 +40,17 @@ def test_the_same_seed_draws_the_same_cluster() -> None:
 def test_a_profile_of_another_model_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"practice\.profiles: 'a100-qwen2\.5-7b' serves qwen2\.5-7b"):
         make_practice(PracticeSettings(profiles=("a100-qwen2.5-7b",)))
+
+
+def test_grounds_are_drawn_evenly_until_one_is_emphasised() -> None:
+    settings = PracticeSettings(replicas=(2, 2), episode_requests=20, scenario_share=1.0)
+    other = replace(ground(), scenario=replace(scenario(), replicas=scenario().replicas[:1]))
+    practice = Practice([ground(), other], FallbackLength(), settings)
+    rng = np.random.default_rng(3)
+
+    def share_of_other() -> float:
+        return float(np.mean([len(practice.draw(rng).replicas) == 1 for _ in range(120)]))
+
+    assert 0.35 < share_of_other() < 0.65
+    practice.emphasise([0.9, 1.0])
+    assert share_of_other() > 0.6
