@@ -4,7 +4,7 @@
 
     python benchmarks/policies.py [--quick] [--json FILE] [--bundle DIR] [--policy NAME] [--clairvoyant]
 
-The policy judged is the bundle's learned one, without a bundle the one that ships with Steersman. It is compared with
+The policy judged is the bundle's learned one, without a bundle the shipped one. It is compared with
 every policy at its published constants, and with those that are tuned (`configs/policies/tuned/`), on
 all standard cells; `--quick` takes four scenarios at 80 and 95 % load, 3 seeds and 3 000 requests.
 `--clairvoyant` adds the references that know the future, on cells of their own: their ratio says how far

@@ -4,9 +4,10 @@ A request changes only the replica it is sent to, as long as the later choices s
 recorded. So the cost of sending it to replica r is what r's own requests cost with it, less what they
 cost without it: two runs of each replica, whatever the size of the pool. All numbers are exact replays
 of the engine with common random numbers, not estimates; what they leave out is that later choices
-would have been different. One thing they do not leave out: a session stays together. The later turns of
-the request that were recorded on the same replica go wherever the request goes, or its cached prefix
-would always speak for the replica that was chosen.
+would have been different. Arrivals are the recorded ones, for turns of sessions too: if the next turn came
+the earlier the sooner an answer ends, whatever speeds answers up would bring in more work, and seem
+dear. The later turns of the request that is asked about are left out of every future: where they go is
+another choice, and the recorded one would always speak for the replica that was chosen.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from steersman.env.engine import next_request, next_unseen
 from steersman.env.jit import inner, njit
 from steersman.env.layout import NONE
 from steersman.env.memory import Memory
+from steersman.env.static_trace import as_recorded
 from steersman.env.tables import (
     apart_from_prefixes,
     common_in,
@@ -40,8 +42,9 @@ def added_costs(
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
     rows: NDArray[np.int64],
-    parents: NDArray[np.int64],
     *,
+    arrival_s: NDArray[np.float64],
+    parents: NDArray[np.int64],
     horizon_s: float,
 ) -> NDArray[np.float64]:
     """Replay a recorded run; at some of its requests, ask about every replica.
@@ -52,6 +55,7 @@ def added_costs(
         choices: (rows of the trace,), the replica each request went to, or -1.
         output_p50: (rows of the trace,), predicted output tokens.
         rows: the requests to ask about, in the order of their arrivals.
+        arrival_s: (rows of the trace,), when each arrived in the recorded run; NaN: it did not.
         parents: (rows of the trace,), the turn before each, or -1; see `Trace.parent`.
         horizon_s: how long after such a request later arrivals are played. Then arrivals stop and all
             work is drained, so that nothing unfinished goes uncounted.
@@ -62,14 +66,13 @@ def added_costs(
 
     Raises:
         ConfigError: replicas share GPUs, so that a request changes more than its own replica.
-
-    Sessions whose next turns wait for answers follow the recorded choices too, but a turn that depends
-    on another replica's answer does not arrive in the runs of a single replica.
     """
     if start.cluster["coupled"][0]:
         raise ConfigError(
             "counterfactuals ask about one replica at a time; 'sharing' makes replicas affect each other"
         )
+    start.use_trace(as_recorded(start.trace, arrival_s))
+    start.cluster["unborn"] = 0
     scratch = start.copy()
     asked = np.zeros(len(choices), dtype=np.int64)
     asked[rows] = np.arange(1, len(rows) + 1)
@@ -188,7 +191,7 @@ def _play(
 ) -> None:
     """Play recorded choices (of one replica, or NONE for all) to the horizon, then drain.
 
-    The later turns of the row that is asked about move with it.
+    Without the later turns of the row that is asked about.
     """
     cluster = common_in(memory)
     end_s = cluster.now_s + horizon_s
@@ -196,12 +199,9 @@ def _play(
         row = next_unseen(memory)
         if row == NONE or cluster.now_s > end_s:
             break
-        choice = choices[row]
-        if only != NONE and choice == choices[asked] and _comes_after(row, asked, parents):
-            choice = only
-        if only in (NONE, choice):
+        if only in (NONE, choices[row]) and not _comes_after(row, asked, parents):
             prompt = float(trace_in(memory)[row].input_tokens)
-            dispatch(memory, choice, output_p50[row], prompt, 0.0, 0.0)
+            dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
     cluster.pending = NONE
     drain(memory, DRAIN_S)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,3 +60,17 @@ def static_trace(trace: Trace, table: RequestTable, patience_s: float | None) ->
         children=len(children),
         chained=bool(len(trace.block_hashes)) and chained(trace.block_hashes, trace.block_offsets),
     )
+
+
+def as_recorded(trace: StaticTrace, arrival_s: NDArray[np.float64]) -> StaticTrace:
+    """The same requests, each at its recorded time, whatever becomes of the turn before it.
+
+    Args:
+        arrival_s: (rows,); NaN where a request never arrived: it does not now.
+    """
+    records = trace.records.copy()
+    records["arrival_s"] = arrival_s
+    records["first_child"] = at.NONE
+    records["next_sibling"] = at.NONE
+    came = np.argsort(arrival_s, kind="stable")[: np.count_nonzero(~np.isnan(arrival_s))]
+    return replace(trace, records=records, roots=came, children=0)

@@ -199,7 +199,7 @@ def table_in(memory: int) -> Any:
 
 @inner
 def apart_from_prefixes(memory: int) -> tuple[int, int]:
-    """Offsets in bytes: everything but the tables of entries lies before the first and from the second."""
+    """Offsets in bytes: all but the tables of entries lies before the first and from the second on."""
     h = _header(memory)
     return h[H_ENTRY], h[H_BIRTH]
 

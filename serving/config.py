@@ -130,8 +130,8 @@ class PolicySettings(Settings):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="The policy's own constants; 'learned' knows 'exploration' (a share from 0 to 0.1) and "
-        "'shipped'.",
+        description="The policy's own constants; 'learned' knows 'exploration' (a share from 0 to 0.1) "
+        "and 'shipped'.",
     )
     seed: int = Field(default=0, ge=0, description="Of the policies' random draws.")
 
@@ -154,7 +154,9 @@ class LearnedOptions(Settings):
 class BundleSettings(Settings):
     """The trained models."""
 
-    directory: str = Field(default="", description="Directory of the bundle; '' for none: what ships with Steersman.")
+    directory: str = Field(
+        default="", description="Directory of the bundle; '' for none: what ships with Steersman."
+    )
     watch_interval_s: float = Field(
         default=2.0, ge=0, description="Time between two looks for a new bundle, in seconds; 0: never."
     )

@@ -1,8 +1,8 @@
 """The trained models that serve, and the loop that watches for better ones.
 
 A bundle is loaded whole and checked before it serves; a bundle that is refused changes nothing but a
-counter and one line in the log. Without any bundle the policy that ships with Steersman decides, and output
-lengths come from the tenants' own history; without that too the guard's fallbacks decide.
+counter and one line in the log. Without any bundle the policy that ships with Steersman decides, and
+output lengths come from the tenants' own history; without that too the guard's fallbacks decide.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def load_models(directory: Path) -> Loaded:
 
 
 def _shipped(metrics: RouterMetrics) -> Loaded | None:
-    """What ships with this version. An installation that was damaged costs the policy, not the service."""
+    """What ships with this version; a damaged installation costs the policy, not the service."""
     try:
         loaded = _checked(load_shipped())
     except ArtifactError as error:

@@ -131,9 +131,7 @@ class CheckSettings(Settings):
     )
     seeds: int = Field(4, ge=1, description="runs per load")
     requests: int = Field(800, ge=20, description="arrivals per run")
-    reuse_s: float = Field(
-        150.0, ge=0, description="least length of a run where prompts share prefixes"
-    )
+    reuse_s: float = Field(150.0, ge=0, description="least length of a run where prompts share prefixes")
 
 
 class PolicySettings(Settings):

@@ -116,8 +116,9 @@ class _Walk:
         return choice
 
     def ask(self, start: Memory, settings: CounterfactualSettings) -> States:
-        """Play the recorded futures; ends the cluster's own run."""
+        """Play the recorded futures; ends the cluster's own run first."""
         cluster = self._cluster
+        cluster.finish()  # writes down who arrived when
         start.grow(len(cluster.memory.sequences) + SPARE_SLOTS)
         caches = bool(cluster.memory.cluster["prefix_cache"][0]) and start.trace.block_tokens > 0
         costs = added_costs(
@@ -125,7 +126,8 @@ class _Walk:
             self._choices,
             cluster.table.output_p50,
             np.array(self._rows, dtype=np.int64),
-            cluster.trace.parent,
+            arrival_s=cluster.memory.outcomes["arrival_s"],
+            parents=cluster.trace.parent,
             horizon_s=settings.reuse_horizon_s if caches else settings.horizon_s,
         )
         replicas, request, pool, mask = (np.stack(part) for part in zip(*self._seen, strict=True))
@@ -136,8 +138,7 @@ class _Walk:
         regret = np.zeros(mask[known].shape, dtype=np.float32)
         regret[:, : costs.shape[1]] = np.minimum(costs - cheapest, settings.most_regret)
         regret *= mask[known]
-        self._cluster.finish()
-        usual = self._cluster.cost_accrued / len(self._choices)
+        usual = cluster.cost_accrued / len(self._choices)
         weight = np.full(len(cheapest), 1.0 / (LEAST_COST + usual), dtype=np.float32)
         kept = (replicas[known], request[known], pool[known], mask[known], regret, weight)
         return States(*(torch.from_numpy(array) for array in kept))

@@ -2,8 +2,8 @@
 
 `shipped/` beside this module is a bundle like any other (`predictors/bundle.py`), of a policy alone:
 output lengths then come from the tenants' own history, latencies from the hardware profiles. Its model
-card (`shipped/MODEL_CARD.md`) says what it was trained on, how to train it again, how good it is, and where
-it ends.
+card (`shipped/MODEL_CARD.md`) says what it was trained on, how to train it again, how good it is, and
+where it ends.
 """
 
 from __future__ import annotations
