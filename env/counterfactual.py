@@ -4,8 +4,8 @@ A request changes only the replica it is sent to, as long as the later choices s
 recorded. So the cost of sending it to replica r is what r's own requests cost with it, less what they
 cost without it: two runs of each replica, whatever the size of the pool. All numbers are exact replays
 of the engine with common random numbers, not estimates; what they leave out is that later choices
-would have been different. Arrivals are the recorded ones, for turns of sessions too: if the next turn came
-the earlier the sooner an answer ends, whatever speeds answers up would bring in more work, and seem
+would have been different. Arrivals are the recorded ones, for turns of sessions too: if the next turn
+came the earlier the sooner an answer ends, whatever speeds answers up would bring in more work, and seem
 dear. The later turns of the request that is asked about are left out of every future: where they go is
 another choice, and the recorded one would always speak for the replica that was chosen.
 """

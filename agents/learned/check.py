@@ -50,6 +50,7 @@ class Checker:
         self, grounds: Sequence[Ground], length: LengthPredictor, settings: CheckSettings
     ) -> None:
         self._grounds = len(grounds)
+        self._settling = settings.settling
         self._clusters = [
             cluster for ground in grounds for cluster in _clusters(ground, length, settings)
         ]
@@ -64,22 +65,27 @@ class Checker:
         )
 
     def _play(self, network: RoutingNetwork | None) -> NDArray[np.float64]:
-        """Total cost of each run, with all work drained."""
+        """Cost of each run after it has settled, with all work drained."""
         batch = ClusterBatch([cluster.clone() for cluster in self._clusters])
-        while (batch.next_requests() >= 0).any():
+        left = np.array([int(self._settling * len(cluster.trace)) for cluster in self._clusters])
+        before = np.zeros(len(batch))
+        while ((rows := batch.next_requests()) >= 0).any():
+            left -= rows >= 0
+            if (left == 0).any():
+                before[left == 0] = batch.cost_accrued[left == 0]
+                left[left == 0] = -1
             seen = batch.observe()
             batch.dispatch(_choices(network, seen), seen)
         for i in range(len(batch)):
             batch.finish(i)
-        return batch.cost_accrued
+        return batch.cost_accrued - before
 
 
 def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) -> Iterator[Cluster]:
     scenario = ground.scenario
     for load in settings.loads:
-        duration_s = settings.requests / (load * saturation_of(scenario, "tune"))
-        if ground.reuses:
-            duration_s = max(duration_s, settings.reuse_s)
+        least_s = settings.reuse_run_s if ground.reuses else settings.run_s
+        duration_s = max(settings.requests / (load * saturation_of(scenario, "tune")), least_s)
         for seed in range(CHECK_SEED, CHECK_SEED + settings.seeds):
             trace = make_trace(
                 scenario, seed, duration_s=duration_s, load=load, split="tune", source=ground.tuning

@@ -55,9 +55,14 @@ class PracticeSettings(Settings):
     scrape_interval_s: Bounds = Field(
         (0.1, 2.0), description="age of the engines' metrics, drawn log-uniformly"
     )
-    episode_requests: int = Field(800, ge=20, description="decisions in one episode of a cluster")
+    episode_requests: int = Field(
+        800, ge=20, description="decisions in one episode of a cluster, at least"
+    )
+    episode_s: float = Field(
+        60.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
+    )
     reuse_episode_s: float = Field(
-        150.0, ge=0, description="least length of an episode where prompts share prefixes: caches fill"
+        150.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
     )
     most_requests: int = Field(
         8000, ge=20, description="decisions in one episode at most, whatever its length"
@@ -100,10 +105,10 @@ class CounterfactualSettings(Settings):
     clusters: int = Field(48, ge=1, le=1024, description="clusters practised on in a round")
     states: int = Field(100, ge=1, description="decisions of each cluster that are asked about")
     settling: float = Field(
-        0.25, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
+        0.35, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
     )
     horizon_s: float = Field(
-        10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
+        20.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
     )
     reuse_horizon_s: float = Field(
         40.0, gt=0, description="the same where engines cache prefixes, whose loss is felt late"
@@ -115,6 +120,9 @@ class CounterfactualSettings(Settings):
     last_epochs: int = Field(15, ge=1, description="passes over all states at the end")
     minibatch: int = Field(512, ge=16, description="states per gradient step")
     learning_rate: float = Field(3e-3, gt=0, description="Adam's step at the start of each round")
+    averaging: float = Field(
+        0.99, ge=0, lt=1, description="what each gradient step leaves of the average of the weights"
+    )
     head_share: float = Field(
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )
@@ -127,11 +135,15 @@ class CheckSettings(Settings):
     """Comparisons with marginal cost on the way, on the tuning part of the trace (`check.py`)."""
 
     loads: tuple[float, ...] = Field(
-        (0.7, 0.95), min_length=1, description="arrival rates over saturation"
+        (0.8, 0.95), min_length=1, description="arrival rates over saturation"
     )
-    seeds: int = Field(4, ge=1, description="runs per load")
-    requests: int = Field(800, ge=20, description="arrivals per run")
-    reuse_s: float = Field(150.0, ge=0, description="least length of a run where prompts share prefixes")
+    seeds: int = Field(2, ge=1, description="runs per load")
+    requests: int = Field(800, ge=20, description="arrivals per run, at least")
+    run_s: float = Field(60.0, ge=0, description="length of a run, at least")
+    reuse_run_s: float = Field(150.0, ge=0, description="the same where prompts share prefixes")
+    settling: float = Field(
+        0.25, ge=0, lt=1, description="share of a run's arrivals, from its start, that is not counted"
+    )
 
 
 class PolicySettings(Settings):

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from steersman.agents.learned.config import CounterfactualSettings
 from steersman.agents.learned.export import head_logits
@@ -152,7 +153,11 @@ def improve(
     *,
     epochs: int,
 ) -> float:
-    """Minimise the expected regret on all states; returns the mean over the last pass."""
+    """Minimise the expected regret on all states; returns the mean over the last pass.
+
+    The network ends at the running average of its weights (Polyak averaging): a greedy choice between
+    near equals swings with every step, and policies that swing are worse than their mean.
+    """
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, eps=1e-5)
     heads = network.head_out.shape[0]
     # Each head learns from its own share of the states, so that they differ where little is known.
@@ -160,6 +165,7 @@ def improve(
     steps = epochs * -(-len(states) // settings.minibatch)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
     losses: list[float] = []
+    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.averaging))
     for _ in range(epochs):
         losses.clear()
         order = torch.randperm(len(states), generator=generator)
@@ -174,5 +180,7 @@ def improve(
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             schedule.step()
+            average.update_parameters(network)
             losses.append(loss.item() / (heads * settings.head_share))
+    network.load_state_dict(average.module.state_dict())
     return float(np.mean(losses))

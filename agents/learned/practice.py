@@ -73,9 +73,8 @@ class Practice:
         own = rng.random() < s.scenario_share
         replicas = field.scenario.replicas if own else field.mix(rng)
         rate_rps = rng.uniform(*s.load) * field.saturation.of(replicas)
-        requests = s.episode_requests
-        if field.reuses:
-            requests = max(requests, min(s.most_requests, int(s.reuse_episode_s * rate_rps)))
+        least_s = s.reuse_episode_s if field.reuses else s.episode_s
+        requests = max(s.episode_requests, min(s.most_requests, int(least_s * rate_rps)))
         duration_s = max(requests * share, 20) / rate_rps
         seed = int(rng.integers(2**31))
         trace = block_bootstrap(field.source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)

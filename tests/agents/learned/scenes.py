@@ -12,7 +12,9 @@ from steersman.predictors.length import FallbackLength
 from steersman.traces.schema import Scenario
 from steersman.traces.trace import Trace
 
-SMALL = PracticeSettings(replicas=(2, 4), episode_requests=40, load=(0.5, 1.2))
+SMALL = PracticeSettings(
+    replicas=(2, 4), episode_requests=40, episode_s=0.0, reuse_episode_s=0.0, load=(0.5, 1.2)
+)
 
 
 @cache
@@ -54,7 +56,7 @@ def small_settings(**changes: object) -> PolicySettings:
                 "check_updates": 2,
                 "critic_warmup": 1,
             },
-            "check": {"loads": [0.8], "seeds": 2, "requests": 40},
+            "check": {"loads": [0.8], "seeds": 2, "requests": 40, "run_s": 0.0, "reuse_run_s": 0.0},
             "budget_s": 1.0,
             **changes,
         }
