@@ -10,10 +10,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from steersman.agents.evaluate.run import Protocol, evaluate, policy_factory, run_count
+from steersman.agents.evaluate.course import Course, Protocol, course, run_count
+from steersman.agents.evaluate.factories import policy_factory
+from steersman.agents.evaluate.lockstep import play
 from steersman.agents.evaluate.spaces import Value, options_at, place_of, published, space_of
 from steersman.agents.evaluate.table import EvaluationTable
-from steersman.env.scenario import saturation_of
+from steersman.env.scenario import load_source, saturation_of
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
@@ -150,25 +152,33 @@ class _Judge:
         self._scenarios = scenarios
         self._protocol = protocol
         self._notebook = notebook
-        self._on_progress = on_progress
+        self._on_progress = on_progress or _ignore
+        self._courses: list[Course] = []
 
     def scores(self, sets: Sequence[Options]) -> NDArray[np.float64]:
         """(sets,)"""
         named = {_text(options): options for options in sets}
         unknown = {name: o for name, o in named.items() if name not in self._notebook.scores}
-        runs_each = run_count(1, len(self._scenarios), self._protocol)
         if unknown:
-            table = evaluate(
-                {name: policy_factory(self._policy, options) for name, options in unknown.items()},
-                self._scenarios,
-                self._protocol,
-                on_progress=self._on_progress,
-            )
+            factories = {name: policy_factory(self._policy, o) for name, o in unknown.items()}
+            runs = play(factories, self._prepared(), self._protocol, self._on_progress)
+            table = EvaluationTable(tuple(runs))
             for name in unknown:
                 self._notebook.know(name, _mean_log_j(table, name))
-        if self._on_progress is not None:
-            self._on_progress(float((len(sets) - len(unknown)) * runs_each))
+        known = len(sets) - len(unknown)
+        self._on_progress(float(run_count(known, len(self._scenarios), self._protocol)))
         return np.array([self._notebook.scores[_text(options)] for options in sets])
+
+    def _prepared(self) -> list[Course]:
+        """The arrivals, the same for every set of constants: made when they are first needed."""
+        if not self._courses:
+            p = self._protocol
+            for scenario in self._scenarios:
+                source = load_source(scenario, p.split)
+                self._courses += [
+                    course(scenario, x, seed, p, source) for x in p.loads for seed in p.seeds
+                ]
+        return self._courses
 
 
 def _first(start: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -181,6 +191,10 @@ def _first(start: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.f
 
 def _mean_log_j(table: EvaluationTable, policy: str) -> float:
     return float(np.mean([np.log(table.by_seed(policy, cell)).mean() for cell in table.cells]))
+
+
+def _ignore(runs: float) -> None:
+    del runs
 
 
 def _text(value: Mapping[str, object]) -> str:

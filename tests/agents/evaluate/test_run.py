@@ -55,6 +55,23 @@ def test_the_same_evaluation_gives_the_same_figures(scenario: Scenario, table: E
     assert again == table
 
 
+def test_processes_share_the_work_and_change_no_figure(
+    scenario: Scenario, table: EvaluationTable
+) -> None:
+    done: list[float] = []
+    policies = factories("random", "marginal-cost")
+    shared = evaluate(policies, [scenario], SHORT, jobs=2, on_progress=done.append)
+    assert shared == table
+    assert sum(done) == pytest.approx(len(table.runs))
+
+
+def test_scenarios_of_other_sizes_play_side_by_side(scenario: Scenario) -> None:
+    smaller = replace(scenario, name="smaller", replicas=scenario.replicas[:-1], saturation_rps=7.0)
+    names = factories("marginal-cost", "p2c", "llm-d-default")
+    both = evaluate(names, [scenario, smaller], SHORT)
+    assert evaluate(names, [smaller], SHORT).runs == both.runs[len(both.runs) // 2 :]
+
+
 def test_who_else_competes_changes_nobodys_figures(scenario: Scenario, table: EvaluationTable) -> None:
     alone = evaluate(factories("marginal-cost"), [scenario], SHORT)
     assert alone.runs == tuple(run for run in table.runs if run.policy == "marginal-cost")

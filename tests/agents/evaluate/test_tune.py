@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from steersman.agents.evaluate.constants import load_tuned, save_tuned
 from steersman.agents.evaluate.contestants import contestants
+from steersman.agents.evaluate.lockstep import play
 from steersman.agents.evaluate.run import evaluate
 from steersman.agents.evaluate.spaces import SPACES, options_at, place_of, published, space_of
 from steersman.agents.evaluate.tune import POPULATION, TUNING, Tuned, tune
@@ -18,7 +19,7 @@ from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
-EVALUATE = "steersman.agents.evaluate.tune.evaluate"
+PLAY = "steersman.agents.evaluate.tune.play"
 SHORT = replace(TUNING, loads=(1.1,), requests=60, warmup_s=4.0, tail_s=0.0)
 
 
@@ -76,9 +77,9 @@ def test_an_interrupted_search_goes_on_where_it_was(
         if len(played) == 2:
             raise KeyboardInterrupt
         played.append(len(policies))
-        return evaluate(policies, *rest, **more)  # type: ignore[arg-type]
+        return play(policies, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(EVALUATE, counted)
+    monkeypatch.setattr(PLAY, counted)
     with pytest.raises(KeyboardInterrupt):
         tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30, notebook=book)
     with book.open("a") as file:
@@ -89,7 +90,7 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert resumed == whole
     assert before >= POPULATION
     assert sum(played) <= 30 - before
-    monkeypatch.setattr(EVALUATE, None)
+    monkeypatch.setattr(PLAY, None)
     assert tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30, notebook=book) == whole
 
 
