@@ -46,8 +46,8 @@ def spread(tasks: Sequence[Task[T]], jobs: int, on_progress: Progress) -> list[T
         for pipe in pipes:
             pipe.send(next(waiting))
         while len(results) < len(tasks):
-            for pipe in wait(pipes):
-                assert isinstance(pipe, Connection)
+            ready = wait(pipes)
+            for pipe in [pipe for pipe in pipes if pipe in ready]:
                 kind, index, value = _received(pipe)
                 if kind == "progress":
                     on_progress(value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,30 +26,26 @@ _REPORTS = 50
 _MARGINAL = policy_factory("marginal-cost")
 
 
-def courses_together(contestants: int) -> int:
-    """How many courses of so many contestants make one lockstep."""
-    return max(1, TOGETHER // max(contestants, 1))
+class Entry(NamedTuple):
+    """Who plays, and on what."""
+
+    name: str
+    contestant: PolicyFactory | Reference
+    course: Course
 
 
 def play(
-    contestants: Mapping[str, PolicyFactory | Reference],
-    courses: Sequence[Course],
-    protocol: Protocol,
-    on_progress: Callable[[float], None],
+    entries: Sequence[Entry], protocol: Protocol, on_progress: Callable[[float], None]
 ) -> list[Run]:
-    """Every contestant on every course; the runs by course, in the order of the contestants.
+    """The run of every entry, in their order.
 
     Args:
         on_progress: called now and then with the runs played since the last call, fractions included.
     """
     runs: list[Run] = []
-    size = courses_together(len(contestants))
-    for first in range(0, len(courses), size):
-        places = [
-            _Place(name, contestant, course)
-            for course in courses[first : first + size]
-            for name, contestant in contestants.items()
-        ]
+    size = -(-len(entries) // -(-len(entries) // TOGETHER)) if entries else 1
+    for first in range(0, len(entries), size):
+        places = [_Place(*entry) for entry in entries[first : first + size]]
         _to_the_end(places, protocol.warmup_s, on_progress)
         runs += [place.finish(protocol) for place in places]
     return runs

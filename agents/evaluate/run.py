@@ -7,7 +7,7 @@ from functools import partial
 
 from steersman.agents.evaluate.course import Protocol, course, run_count
 from steersman.agents.evaluate.factories import Contestant, PerScenario, PolicyFactory, policy_factory
-from steersman.agents.evaluate.lockstep import courses_together, play
+from steersman.agents.evaluate.lockstep import TOGETHER, Entry, play
 from steersman.agents.evaluate.table import EvaluationTable, Run
 from steersman.agents.parallel import spread
 from steersman.env.scenario import load_source, saturation_of
@@ -45,7 +45,7 @@ def evaluate(
     if not (policies and scenarios and protocol.loads and protocol.seeds):
         raise ConfigError("nothing to evaluate: give a policy, a scenario, a load and a seed")
     places = [(load, seed) for load in protocol.loads for seed in protocol.seeds]
-    size = min(courses_together(len(policies)), -(-len(places) * len(scenarios) // jobs))
+    size = max(1, min(TOGETHER // len(policies), len(places) * len(scenarios) // jobs))
     tasks = []
     for scenario in scenarios:
         saturation_of(scenario, protocol.split)
@@ -80,7 +80,12 @@ class _Cast:
         courses = [
             course(self._scenario, load, seed, self._protocol, self._source) for load, seed in places
         ]
-        return play(self._contestants, courses, self._protocol, on_progress)
+        entries = [
+            Entry(name, contestant, one)
+            for one in courses
+            for name, contestant in self._contestants.items()
+        ]
+        return play(entries, self._protocol, on_progress)
 
 
 def _ignore(runs: float) -> None:
