@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from typing import NamedTuple
 
-from steersman.agents.evaluate.course import Protocol, course, run_count
+from steersman.agents.evaluate.course import Course, Protocol, course, run_count
 from steersman.agents.evaluate.factories import Contestant, PerScenario, PolicyFactory, policy_factory
 from steersman.agents.evaluate.lockstep import TOGETHER, Entry, play
 from steersman.agents.evaluate.table import EvaluationTable, Run
@@ -13,9 +14,11 @@ from steersman.agents.parallel import spread
 from steersman.env.scenario import load_source, saturation_of
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
-from steersman.traces.trace import Trace
 
 __all__ = ["PolicyFactory", "Protocol", "evaluate", "policy_factory", "run_count"]
+
+COURSES = 20
+"""Courses that are kept at once, at most: long ones take some megabytes each."""
 
 
 def evaluate(
@@ -45,47 +48,73 @@ def evaluate(
     if not (policies and scenarios and protocol.loads and protocol.seeds):
         raise ConfigError("nothing to evaluate: give a policy, a scenario, a load and a seed")
     places = [(load, seed) for load in protocol.loads for seed in protocol.seeds]
-    size = max(1, min(TOGETHER // len(policies), len(places) * len(scenarios) // jobs))
-    tasks = []
-    for scenario in scenarios:
-        saturation_of(scenario, protocol.split)
-        cast = _Cast(policies, scenario, protocol)
-        tasks += [
-            partial(cast.play, places[first : first + size]) for first in range(0, len(places), size)
-        ]
-    parts = spread(tasks, jobs, on_progress or _ignore)
-    return EvaluationTable(tuple(run for part in parts for run in part))
+    stages = [
+        _Stage(policies, scenario, places[first : first + COURSES], protocol)
+        for scenario in scenarios
+        for first in range(0, len(places), COURSES)
+    ]
+    tasks = [(stage, part) for stage in stages for part in stage.parts(-(-jobs // len(stages)))]
+    courses_of = lru_cache(maxsize=1)(_Stage.courses)
+    work = [partial(stage.play, part, courses_of) for stage, part in tasks]
+    runs: dict[int, dict[_Seat, Run]] = {id(stage): {} for stage in stages}
+    for (stage, part), played in zip(tasks, spread(work, jobs, on_progress or _ignore), strict=True):
+        runs[id(stage)] |= zip(part, played, strict=True)
+    return EvaluationTable(tuple(run for own in runs.values() for _, run in sorted(own.items())))
 
 
-class _Cast:
-    """All runs in one scenario; its trace is read when the first of them is played."""
+class _Seat(NamedTuple):
+    """Who plays which course, by their numbers."""
+
+    course: int
+    contestant: int
+
+
+class _Stage:
+    """The runs of one scenario on some courses."""
 
     def __init__(
-        self, policies: Mapping[str, Contestant], scenario: Scenario, protocol: Protocol
+        self,
+        policies: Mapping[str, Contestant],
+        scenario: Scenario,
+        places: Sequence[tuple[float, int]],
+        protocol: Protocol,
     ) -> None:
-        self._contestants = {
-            name: one.of(scenario.name) if isinstance(one, PerScenario) else one
+        saturation_of(scenario, protocol.split)  # known, or an error at once
+        self._contestants = [
+            (name, one.of(scenario.name) if isinstance(one, PerScenario) else one)
             for name, one in policies.items()
-        }
+        ]
         self._scenario = scenario
+        self._places = places
         self._protocol = protocol
-        self._source: Trace | None = None
+
+    def parts(self, least: int) -> list[list[_Seat]]:
+        """All seats, in at least so many locksteps; policies of a kind sit together, since they are
+        asked together."""
+        kinds = [name.partition(":")[0] for name, _ in self._contestants]
+        order = sorted(range(len(kinds)), key=lambda i: kinds.index(kinds[i]))
+        seats = [_Seat(course, one) for one in order for course in range(len(self._places))]
+        count = max(least, -(-len(seats) // TOGETHER))
+        size = -(-len(seats) // count)
+        return [seats[first : first + size] for first in range(0, len(seats), size)]
 
     def play(
-        self, places: Sequence[tuple[float, int]], on_progress: Callable[[float], None]
+        self,
+        seats: Sequence[_Seat],
+        courses_of: Callable[[_Stage], list[Course]],
+        on_progress: Callable[[float], None],
     ) -> list[Run]:
-        """Everybody at these loads with these seeds."""
-        if self._source is None:
-            self._source = load_source(self._scenario, self._protocol.split)
-        courses = [
-            course(self._scenario, load, seed, self._protocol, self._source) for load, seed in places
-        ]
-        entries = [
-            Entry(name, contestant, one)
-            for one in courses
-            for name, contestant in self._contestants.items()
-        ]
+        """These seats' runs; `courses_of` keeps what `courses` has made."""
+        courses = courses_of(self)
+        entries = [Entry(*self._contestants[seat.contestant], courses[seat.course]) for seat in seats]
         return play(entries, self._protocol, on_progress)
+
+    def courses(self) -> list[Course]:
+        """The arrivals."""
+        source = load_source(self._scenario, self._protocol.split)
+        return [
+            course(self._scenario, load, seed, self._protocol, source) for load, seed in self._places
+        ]
 
 
 def _ignore(runs: float) -> None:

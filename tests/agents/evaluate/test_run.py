@@ -176,6 +176,20 @@ def test_rows_are_figures_with_intervals(table: EvaluationTable) -> None:
     assert flat["j"] == asdict(table.runs[0].figures)["j"]
 
 
+def test_idle_and_overloaded_cells_are_summed_up_apart(
+    scenario: Scenario, table: EvaluationTable
+) -> None:
+    assert list(table.groups()) == ["all cells"]
+    protocol = replace(SHORT, loads=(0.4, 0.8, 0.95, 1.2), seeds=(0,), requests=40)
+    wide = evaluate(factories("random", "marginal-cost"), [scenario], protocol)
+    loads = {where: [cell.load for cell in cells] for where, cells in wide.groups().items()}
+    assert loads == {"40% load": [0.4], "usual loads": [0.8, 0.95], "120% load": [1.2]}
+    rows = {row["name"]: row["value"] for row in wide.rows("random")}
+    usual = wide.ratio("marginal-cost", "random", cells=wide.groups()["usual loads"])
+    assert rows["J of marginal-cost over random, usual loads"] == usual.value
+    assert "J of marginal-cost over random, all cells" not in rows
+
+
 def test_every_cell_has_a_verdict_and_a_best_baseline(table: EvaluationTable) -> None:
     verdicts = table.not_worse("marginal-cost", "random")
     assert set(verdicts) == set(table.cells)
