@@ -3,6 +3,7 @@
 ::
 
     python benchmarks/policies.py [--quick] [--json FILE] [--bundle DIR] [--policy NAME] [--clairvoyant]
+        [--jobs N]
 
 The policy judged is the bundle's learned one, without a bundle the shipped one. It is compared with
 every policy at its published constants, and with those that are tuned (`configs/policies/tuned/`), on
@@ -48,16 +49,17 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="trained models; default: the shipped policy")
     parser.add_argument("--policy", help="the policy judged")
     parser.add_argument("--clairvoyant", action="store_true", help="add the references")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the runs")
     options = parser.parse_args()
     models, length = open_bundle(options.bundle)
     judged = options.policy or LEARNED
     parts = quick(length) if options.quick else full(length)
     rivals = [name for name in (*POLICY_NAMES, *tuned_names(parts)) if name != judged]
-    table = play([judged, *rivals], parts, models)
+    table = play([judged, *rivals], parts, models, options.jobs)
     rows = compared(table, judged, rivals)
     if options.clairvoyant:
         own = clairvoyant(length, seeds=2 if options.quick else 8)
-        distance = play([judged, *Reference], own, models)
+        distance = play([judged, *Reference], own, models, options.jobs)
         name = Reference.LOOKAHEAD.value
         for figure in ("j", "j1"):
             ratio = distance.ratio(judged, name, figure=figure)
@@ -81,10 +83,10 @@ def tuned_names(parts: Sequence[Part]) -> list[str]:
     return names + [f"{p}:tuned-once" for p in SPACES if tuned_path(p, ALL).is_file()]
 
 
-def play(names: Sequence[str], parts: Sequence[Part], models: Any) -> EvaluationTable:
+def play(names: Sequence[str], parts: Sequence[Part], models: Any, jobs: int) -> EvaluationTable:
     """Run, with a line of progress."""
-    total = runs_of(len(names), parts)
-    return evaluate_parts(contestants(names, models), parts, on_progress=_progress(total))
+    progress = _progress(runs_of(len(names), parts))
+    return evaluate_parts(contestants(names, models), parts, jobs=jobs, on_progress=progress)
 
 
 def compared(table: EvaluationTable, judged: str, rivals: Sequence[str]) -> list[dict[str, Any]]:

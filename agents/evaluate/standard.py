@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steersman.agents.evaluate.run import Contestant, Protocol, evaluate, run_count
+from steersman.agents.evaluate.course import Protocol
+from steersman.agents.evaluate.factories import Contestant
+from steersman.agents.evaluate.run import evaluate, run_count
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength, LengthPredictor
@@ -82,11 +84,13 @@ def evaluate_parts(
     contestants: Mapping[str, Contestant],
     parts: Sequence[Part],
     *,
+    jobs: int = 1,
     on_progress: Callable[[float], None] | None = None,
 ) -> EvaluationTable:
     """All parts in one table; see `evaluate`."""
     tables = [
-        evaluate(contestants, [part.scenario], part.protocol, on_progress=on_progress) for part in parts
+        evaluate(contestants, [part.scenario], part.protocol, jobs=jobs, on_progress=on_progress)
+        for part in parts
     ]
     return EvaluationTable(tuple(run for table in tables for run in table.runs))
 

@@ -19,6 +19,10 @@ from steersman.agents.evaluate.statistics import (
 )
 from steersman.traces.errors import ConfigError
 
+USUAL_LOADS = (0.5, 1.0)
+"""Cells with loads from here to there are summed up together; idle and overloaded ones apart, load by
+load: there other things matter, and their ratios would drown the others'."""
+
 
 class Cell(NamedTuple):
     """A scenario at a load."""
@@ -57,6 +61,15 @@ class EvaluationTable:
     def cells(self) -> tuple[Cell, ...]:
         """In the order they were first run."""
         return tuple(dict.fromkeys(run.cell for run in self.runs))
+
+    def groups(self) -> dict[str, list[Cell]]:
+        """The cells that are summed up together, by what the sum is called."""
+        least, most = USUAL_LOADS
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            usual = least <= cell.load <= most
+            found.setdefault("usual loads" if usual else f"{cell.load:.0%} load", []).append(cell)
+        return found if len(found) > 1 else {"all cells": list(self.cells)}
 
     def by_seed(self, policy: str, cell: Cell, figure: str = "j") -> NDArray[np.float64]:
         """A figure of a policy in a cell, one per seed in ascending order, (seeds,)."""
@@ -116,12 +129,14 @@ class EvaluationTable:
     def rows(
         self, baseline: str, policies: Sequence[str] | None = None, *, figure: str = "j"
     ) -> list[dict[str, Any]]:
-        """Ratios of a figure for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`."""
+        """Ratios of a figure for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`, over
+        each of `groups` and in each cell."""
         rows = []
         for policy in self.policies if policies is None else policies:
             if policy == baseline:
                 continue
-            for cells, where in [(None, "all cells"), *(([cell], str(cell)) for cell in self.cells)]:
+            groups = [(cells, where) for where, cells in self.groups().items()]
+            for cells, where in [*groups, *(([cell], str(cell)) for cell in self.cells)]:
                 ratio = self.ratio(policy, baseline, figure=figure, cells=cells)
                 rows.append(
                     {
