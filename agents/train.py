@@ -207,6 +207,7 @@ def _write(
         created=at,
         trained_on={
             "scenario": scenario.name,
+            "also": list(settings.also),
             "saturation_rps": scenario.saturation_rps,
             "trace": trace.name,
             "requests": len(trace),

@@ -104,6 +104,7 @@ def policy_stage(
         made.length,
         settings.policy,
         seed=settings.seed,
+        jobs=settings.jobs,
         checkpoint=checkpoint,
         resume=resume,
         progress=lambda *at: tell(Stage.POLICY, *at),

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.learned.config import CheckSettings
+from steersman.agents.learned.counterfactual import PARTS
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
 from steersman.env.vector import ClusterBatch
@@ -44,11 +46,18 @@ class Checker:
     Args:
         grounds: scenarios, and the tuning parts of their traces.
         settings: loads, seeds and requests, the same for all.
+        jobs: processes; the result is the same whatever their number.
     """
 
     def __init__(
-        self, grounds: Sequence[Ground], length: LengthPredictor, settings: CheckSettings
+        self,
+        grounds: Sequence[Ground],
+        length: LengthPredictor,
+        settings: CheckSettings,
+        *,
+        jobs: int = 1,
     ) -> None:
+        self._jobs = jobs
         self._grounds = len(grounds)
         self._settling = settings.settling
         self._clusters = [
@@ -66,8 +75,18 @@ class Checker:
 
     def _play(self, network: RoutingNetwork | None) -> NDArray[np.float64]:
         """Cost of each run after it has settled, with all work drained."""
-        batch = ClusterBatch([cluster.clone() for cluster in self._clusters])
-        left = np.array([int(self._settling * len(cluster.trace)) for cluster in self._clusters])
+        runs = np.array_split(np.arange(len(self._clusters)), min(PARTS, len(self._clusters)))
+
+        def task(part: NDArray[np.int64]) -> Task[NDArray[np.float64]]:
+            return lambda _: self._play_part([self._clusters[i] for i in part], network)
+
+        return np.concatenate(spread([task(part) for part in runs], self._jobs, lambda _: None))
+
+    def _play_part(
+        self, clusters: Sequence[Cluster], network: RoutingNetwork | None
+    ) -> NDArray[np.float64]:
+        batch = ClusterBatch([cluster.clone() for cluster in clusters])
+        left = np.array([int(self._settling * len(cluster.trace)) for cluster in clusters])
         before = np.zeros(len(batch))
         while ((rows := batch.next_requests()) >= 0).any():
             left -= rows >= 0

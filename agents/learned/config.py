@@ -59,13 +59,13 @@ class PracticeSettings(Settings):
         800, ge=20, description="decisions in one episode of a cluster, at least"
     )
     episode_s: float = Field(
-        60.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
+        45.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
     )
     reuse_episode_s: float = Field(
         150.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
     )
     most_requests: int = Field(
-        8000, ge=20, description="decisions in one episode at most, whatever its length"
+        5000, ge=20, description="decisions in one episode at most, whatever its length"
     )
     scenario_share: float = Field(
         0.5, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
@@ -102,8 +102,8 @@ class CounterfactualSettings(Settings):
     rounds: int | None = Field(
         None, ge=1, description="rounds at most; null: as many as the budget has time for"
     )
-    clusters: int = Field(48, ge=1, le=1024, description="clusters practised on in a round")
-    states: int = Field(100, ge=1, description="decisions of each cluster that are asked about")
+    clusters: int = Field(32, ge=1, le=1024, description="clusters practised on in a round")
+    states: int = Field(250, ge=1, description="decisions of each cluster that are asked about")
     settling: float = Field(
         0.35, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
     )
@@ -120,9 +120,6 @@ class CounterfactualSettings(Settings):
     last_epochs: int = Field(15, ge=1, description="passes over all states at the end")
     minibatch: int = Field(512, ge=16, description="states per gradient step")
     learning_rate: float = Field(3e-3, gt=0, description="Adam's step at the start of each round")
-    averaging: float = Field(
-        0.99, ge=0, lt=1, description="what each gradient step leaves of the average of the weights"
-    )
     head_share: float = Field(
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )

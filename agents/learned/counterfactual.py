@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from steersman.agents.learned.config import CounterfactualSettings
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.practice import Practice
+from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.counterfactual import added_costs
 from steersman.env.memory import Memory
@@ -35,6 +36,8 @@ from steersman.traces.schema import Observation
 
 SPARE_SLOTS = 64
 """Room for requests in flight beyond what practice needed, in the futures that are played."""
+PARTS = 2
+"""Of a round, each practised in lockstep and in one process."""
 LEAST_COST = 0.1
 """Keeps the weight of states where hardly anything costs anything finite."""
 
@@ -69,9 +72,34 @@ def collect(
     network: RoutingNetwork,
     settings: CounterfactualSettings,
     rng: np.random.Generator,
+    *,
+    jobs: int = 1,
 ) -> States:
-    """Practise on new clusters with the policy as it is, and ask about a share of the states."""
-    clusters = [practice.draw(rng) for _ in range(settings.clusters)]
+    """Practise on new clusters with the policy as it is, and ask about a share of the states.
+
+    Args:
+        jobs: processes; the states are the same whatever their number.
+    """
+    parts = min(PARTS, settings.clusters)
+    sizes = [settings.clusters // parts + (i < settings.clusters % parts) for i in range(parts)]
+
+    def task(size: int, own: np.random.Generator) -> Task[list[NDArray[Any]]]:
+        return lambda _: _collect(practice, network, settings, size, own)
+
+    tasks = [task(size, own) for size, own in zip(sizes, rng.spawn(parts), strict=True)]
+    arrays = spread(tasks, jobs, lambda _: None)
+    return States.join([States(*(torch.from_numpy(a) for a in part)) for part in arrays])
+
+
+def _collect(
+    practice: Practice,
+    network: RoutingNetwork,
+    settings: CounterfactualSettings,
+    size: int,
+    rng: np.random.Generator,
+) -> list[NDArray[Any]]:
+    """The arrays of `States` of so many clusters in lockstep."""
+    clusters = [practice.draw(rng) for _ in range(size)]
     starts = [cluster.memory.copy() for cluster in clusters]
     walks = [_Walk(cluster, settings, rng) for cluster in clusters]
     batch = ClusterBatch(clusters, most_replicas=practice.most_replicas)
@@ -82,8 +110,8 @@ def collect(
         for i in np.flatnonzero(rows >= 0).tolist():
             choices[i] = walks[i].step(int(rows[i]), int(choices[i]), seen, i)
         batch.dispatch(choices, seen)
-    parts = [walk.ask(start, settings) for walk, start in zip(walks, starts, strict=True)]
-    return States.join(parts)
+    asked = [walk.ask(start, settings) for walk, start in zip(walks, starts, strict=True)]
+    return [np.concatenate(arrays) for arrays in zip(*asked, strict=True)]
 
 
 class _Walk:
@@ -116,8 +144,8 @@ class _Walk:
         self._choices[row] = choice
         return choice
 
-    def ask(self, start: Memory, settings: CounterfactualSettings) -> States:
-        """Play the recorded futures; ends the cluster's own run first."""
+    def ask(self, start: Memory, settings: CounterfactualSettings) -> tuple[NDArray[Any], ...]:
+        """The arrays of `States`. Play the recorded futures; ends the cluster's own run first."""
         cluster = self._cluster
         cluster.finish()  # writes down who arrived when
         start.grow(len(cluster.memory.sequences) + SPARE_SLOTS)
@@ -141,8 +169,7 @@ class _Walk:
         regret *= mask[known]
         usual = cluster.cost_accrued / len(self._choices)
         weight = np.full(len(cheapest), 1.0 / (LEAST_COST + usual), dtype=np.float32)
-        kept = (replicas[known], request[known], pool[known], mask[known], regret, weight)
-        return States(*(torch.from_numpy(array) for array in kept))
+        return replicas[known], request[known], pool[known], mask[known], regret, weight
 
 
 def improve(
@@ -155,8 +182,8 @@ def improve(
 ) -> float:
     """Minimise the expected regret on all states; returns the mean over the last pass.
 
-    The network ends at the running average of its weights (Polyak averaging): a greedy choice between
-    near equals swings with every step, and policies that swing are worse than their mean.
+    The network ends at the mean of its weights over the last pass (Izmailov et al. 2018): a greedy choice
+    between near equals swings with every step, and a policy that swings is worse than the mean.
     """
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, eps=1e-5)
     heads = network.head_out.shape[0]
@@ -165,8 +192,8 @@ def improve(
     steps = epochs * -(-len(states) // settings.minibatch)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
     losses: list[float] = []
-    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.averaging))
-    for _ in range(epochs):
+    average = AveragedModel(network)
+    for epoch in range(epochs):
         losses.clear()
         order = torch.randperm(len(states), generator=generator)
         for rows in torch.split(order, settings.minibatch):
@@ -180,7 +207,8 @@ def improve(
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-            average.update_parameters(network)
+            if epoch == epochs - 1:
+                average.update_parameters(network)
             losses.append(loss.item() / (heads * settings.head_share))
     network.load_state_dict(average.module.state_dict())
     return float(np.mean(losses))

@@ -83,6 +83,7 @@ class PolicyTrainer:
         length: predicts output lengths, as the router will.
         settings: of everything; `budget_s` is the wall time.
         seed: of everything random.
+        jobs: processes for practice and checks; the result is the same whatever their number.
         checkpoint: file that is written after every round; None for none.
         resume: go on from that file, if it is there.
         progress: told the share of the budget spent.
@@ -100,6 +101,7 @@ class PolicyTrainer:
         settings: PolicySettings,
         *,
         seed: int,
+        jobs: int = 1,
         checkpoint: Path | None = None,
         resume: bool = False,
         progress: Progress = silent,
@@ -107,13 +109,14 @@ class PolicyTrainer:
     ) -> None:
         self._settings = settings
         self._seed = seed
+        self._jobs = jobs
         self._file = checkpoint
         self._tell = progress
         self._clock = clock
         self._began_s = clock()
         self._names = [ground.scenario.name for ground in grounds]
         self._practice = Practice(grounds, length, settings.practice)
-        self._checker = Checker(grounds, length, settings.check)
+        self._checker = Checker(grounds, length, settings.check, jobs=jobs)
         torch.manual_seed(seed)
         network = RoutingNetwork(settings.network)
         self._at = _Progressed(network, copy.deepcopy(network))
@@ -155,7 +158,7 @@ class PolicyTrainer:
             before_s = self._spent_s()
             rng = np.random.default_rng([self._seed, at.rounds])
             self._say(f"round {at.rounds + 1}: practise")
-            at.known.append(collect(self._practice, at.network, settings, rng))
+            at.known.append(collect(self._practice, at.network, settings, rng, jobs=self._jobs))
             if at.rounds == 0:
                 first = at.known[0]
                 at.network.fit_compression(first.replicas, first.request, first.pool, first.mask)

@@ -38,6 +38,14 @@ def test_the_same_seed_collects_the_same(states: States) -> None:
     torch.testing.assert_close(again.regret, states.regret, rtol=0.0, atol=0.0)
 
 
+def test_processes_collect_what_one_collects(states: States) -> None:
+    torch.manual_seed(0)
+    network = RoutingNetwork(NetworkSettings())
+    again = collect(make_practice(), network, SETTINGS, np.random.default_rng(0), jobs=2)
+    for name, tensor in vars(states).items():
+        torch.testing.assert_close(getattr(again, name), tensor, rtol=0.0, atol=0.0)
+
+
 def test_improvement_lowers_the_regret(states: States) -> None:
     torch.manual_seed(1)
     network = RoutingNetwork(NetworkSettings())
