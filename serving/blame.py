@@ -82,19 +82,19 @@ class Blame:
         if not failure.fault:
             return
         if not failure.arrived:
-            self._monitor.failed(replica, failure.fault)
+            self._monitor.request_failed(replica, failure.fault)
         elif self._remember(exchange, replica, broke=failure.broke):
             exchange.faults.append((replica, failure.fault))
 
     def failed_midway(self, exchange: Exchange, replica: Replica, fault: str, *, broke: bool) -> None:
         """An answer broke off, or took too long: nobody else will be asked."""
         if self._remember(exchange, replica, broke=broke):
-            self._monitor.failed(replica, fault)
+            self._monitor.request_failed(replica, fault)
 
     def answered(self, exchange: Exchange) -> None:
         """A replica answers: the request is sound, and those it failed on are at fault."""
         for replica, fault in exchange.faults:
-            self._monitor.failed(replica, fault)
+            self._monitor.request_failed(replica, fault)
         exchange.faults.clear()
         if self._records:
             self._records.pop(_digest(exchange), None)
@@ -105,7 +105,7 @@ class Blame:
             self._metrics.blamed_requests.inc()
         else:
             for replica, fault in exchange.faults:
-                self._monitor.failed(replica, fault)
+                self._monitor.request_failed(replica, fault)
         exchange.faults.clear()
 
     def _limit(self, pool: Pool) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import AsyncIterator
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from steersman.env.profiles import load_profile, with_limits
-from steersman.predictors import ledger as L
 from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
@@ -22,11 +22,13 @@ from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import DiscoveryLoop, make_searches
 from steersman.serving.health import HealthCheck, HealthMonitor
+from steersman.serving.health_report import health_report
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.models import BundleWatch, ServedModels
 from steersman.serving.online import OnlineErrors
+from steersman.serving.outliers import OutlierWatch
 from steersman.serving.pool import Fleet
 from steersman.serving.proxy import Proxy
 from steersman.serving.recorder import Recorder
@@ -35,6 +37,7 @@ from steersman.serving.replica import Replica
 from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
 from steersman.serving.silence import SilenceWatch
+from steersman.serving.trust import Trust
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
 from steersman.traces.schema import HardwareProfile
@@ -77,6 +80,8 @@ class Parts:
             # The first step decides which replicas there are, which take traffic, which models serve.
             pauses = await asyncio.gather(*(step_safely(loop, self.clock) for loop in loops))
             await self.membership.checked()
+            for replica in self.fleet.replicas:  # who was there before us is not new
+                replica.standing.warming_since_s = -math.inf
             self.router.warm_up()
             self._tell_start()
             tasks = [
@@ -101,29 +106,8 @@ class Parts:
         return [loop for loops in self.membership.loops.values() for loop in loops]
 
     def health_report(self) -> dict[str, Any]:
-        """What `/health` answers: names and counts, no addresses."""
-        now_s = self.clock()
-        replicas = {
-            state.replica_id: {
-                "healthy": state.healthy,
-                "inflight": state.inflight,
-                "metrics_age_s": round(state.age_s, 3) if state.age_s < 1e9 else None,
-            }
-            for state in (self.fleet.describe(replica, now_s) for replica in self.fleet.replicas)
-        }
-        pools = {
-            model: {
-                "replicas": len(pool.ids),
-                "healthy": int((self.fleet.state[pool.rows, L.HEALTHY] > 0).sum()),
-            }
-            for model, pool in self.fleet.pools.items()
-        }
-        served = [pool["healthy"] > 0 for pool in pools.values()]
-        well = all(replica["healthy"] for replica in replicas.values())
-        status = (
-            "ok" if served and all(served) and well else "degraded" if any(served) else "unavailable"
-        )
-        return {"status": status, "bundle": self.models.version, "pools": pools, "replicas": replicas}
+        """What `/health` answers."""
+        return health_report(self.fleet, self.models.version, self.clock())
 
     def _tell_start(self) -> None:
         well = sum(replica.health.healthy for replica in self.fleet.replicas)
@@ -145,6 +129,8 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         settings.health,
         block_tokens=BLOCK_TOKENS,
         aliases=settings.aliases,
+        breaker=settings.breaker,
+        trust=Trust(settings.outliers, settings.slow_start),
     )
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
@@ -152,7 +138,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     wording = Wording()
     past = Past()
     upstream = Upstream(settings.timeouts, settings.limits, clock)
-    monitor = HealthMonitor(fleet, metrics)
+    monitor = HealthMonitor(fleet, metrics, clock)
     router = Router(fleet, models, past, metrics, clock)
     log = _open_log(settings, metrics)
 
@@ -173,7 +159,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     )
     silence = SilenceWatch(fleet, monitor, upstream, settings.health, clock)
     errors = OnlineErrors(metrics)
-    watches: list[ControlLoop] = [silence]
+    watches: list[ControlLoop] = [silence, OutlierWatch(fleet, settings.outliers, metrics)]
     if settings.bundle.directory:
         directory = Path(settings.bundle.directory)
         watches.append(BundleWatch(directory, models, settings.bundle, metrics))

@@ -10,10 +10,13 @@ from urllib.parse import urlsplit
 import orjson
 
 from steersman.serving.backend_settings import BackendSettings, TlsSettings
+from steersman.serving.breaker import Breaker
 from steersman.serving.config import HealthSettings
 from steersman.serving.health import HealthState
 from steersman.serving.pulse import Pulse
 from steersman.serving.splice import set_member
+from steersman.serving.standing import Standing
+from steersman.serving.trust_settings import BreakerSettings
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import HardwareProfile, Priority
 
@@ -31,6 +34,7 @@ class Replica:
         settings: BackendSettings,
         profile: HardwareProfile,
         health: HealthSettings,
+        breaker: BreakerSettings,
         environment: Mapping[str, str],
         contexts: dict[TlsSettings, ssl.SSLContext],
     ) -> None:
@@ -41,6 +45,7 @@ class Replica:
         self.url = settings.url
         self.profile = profile
         self.health = HealthState(health.failures, health.successes)
+        self.standing = Standing(Breaker(breaker))
         self.models = settings.models
         self.cards: dict[str, dict[str, Any]] = {}
         """What the backend says of each of its models, if it was asked; by our names."""

@@ -53,17 +53,17 @@ class SilenceWatch:
         """Look at everybody once; returns the pause."""
         for replica in self._fleet.replicas:
             suspect = self._is_suspect(replica, now_s)
-            if suspect and replica not in self._fleet.suspects:
-                self._fleet.suspects.add(replica)
+            if suspect and replica not in self._fleet.trust.suspects:
+                self._fleet.trust.suspects.add(replica)
                 logger.warning("replica %s is suspected: it has fallen silent", replica.id)
-            elif not suspect and replica in self._fleet.suspects:
-                self._fleet.suspects.discard(replica)
+            elif not suspect and replica in self._fleet.trust.suspects:
+                self._fleet.trust.suspects.discard(replica)
                 if not replica.health.healthy:
                     self._rescue(replica)
             if suspect and replica not in self._checks:
                 task = asyncio.create_task(self._check(replica), name=f"check of silent {replica.id}")
                 self._checks[replica] = task
-        self._fleet.suspects.intersection_update(self._fleet.replicas)
+        self._fleet.trust.suspects.intersection_update(self._fleet.replicas)
         return STEP_S
 
     async def close(self) -> None:
@@ -90,7 +90,7 @@ class SilenceWatch:
             await self._upstream.get(replica, path, timeout_s=limit_s)
         except BackendError as error:
             # Something may have come meanwhile: then it is slow, and the regular checks judge it.
-            if replica in self._fleet.suspects and replica.pulse.heard_s < began_s:
+            if replica in self._fleet.trust.suspects and replica.pulse.heard_s < began_s:
                 self._monitor.failed(replica, f"silent, and {error}")
             await asyncio.sleep(max(LEAST_CHECK_S - (self._clock() - began_s), 0.0))
         finally:
