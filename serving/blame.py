@@ -51,7 +51,8 @@ class Blame:
         self, monitor: HealthMonitor, settings: RetrySettings, metrics: RouterMetrics, clock: Clock
     ) -> None:
         self._monitor = monitor
-        self._settings = settings
+        self.settings = settings
+        """May be replaced at any time."""
         self._metrics = metrics
         self._clock = clock
         self._records: OrderedDict[bytes, Record] = OrderedDict()
@@ -111,7 +112,7 @@ class Blame:
     def _limit(self, pool: Pool) -> float:
         """Replicas that one body may break: never the last one of several, but two of two, since a
         replica that just died is by far the more common reason."""
-        most = self._settings.most_broken
+        most = self.settings.most_broken
         return max(min(most, len(pool.ids) - 1), 2) if most else float("inf")
 
     def _remember(self, exchange: Exchange, replica: Replica, *, broke: bool) -> bool:
@@ -125,7 +126,7 @@ class Blame:
         record.failed_on.add(replica.id)
         if broke:
             record.broke.add(replica.id)
-            record.rests_until_s = self._clock() + self._settings.broken_rest_s
+            record.rests_until_s = self._clock() + self.settings.broken_rest_s
         return new
 
 

@@ -72,8 +72,14 @@ class TimeoutSettings(Settings):
     )
     idle_s: float = Field(default=120.0, gt=0, description="Between two pieces of a streamed answer.")
     body_s: float = Field(default=60.0, gt=0, description="For a client to send its whole request.")
+    lame_duck_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=600,
+        description="After SIGTERM, still taking requests while `/ready` and `/health` say no more.",
+    )
     drain_s: float = Field(
-        default=30.0, ge=0, description="For requests in flight to end after SIGTERM; then they are cut."
+        default=30.0, ge=0, description="For requests in flight to end after that; then they are cut."
     )
 
 

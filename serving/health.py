@@ -32,11 +32,15 @@ class HealthState:
 
     def __init__(self, failures: int, successes: int) -> None:
         self.healthy = True
-        self._limit = failures
-        self._needed = successes
+        self.expect(failures, successes)
         self._failures = 0
         self._successes = 0
         self._proven = False
+
+    def expect(self, failures: int, successes: int) -> None:
+        """From now on so many failures take it out, and so many checks bring it back."""
+        self._limit = failures
+        self._needed = successes
 
     def check_passed(self) -> bool:
         """A check succeeded; returns whether the replica is well now."""
@@ -127,7 +131,8 @@ class HealthCheck:
         self._fleet = fleet
         self._monitor = monitor
         self._upstream = upstream
-        self._settings = settings
+        self.settings = settings
+        """May be replaced at any time."""
         self._asked_at_s = -math.inf
 
     async def step(self, now_s: float) -> float:
@@ -137,7 +142,7 @@ class HealthCheck:
         try:
             if replica.settings.health_path:
                 await self._get(replica.settings.health_path)
-            due = now_s - self._asked_at_s >= self._settings.models_interval_s
+            due = now_s - self._asked_at_s >= self.settings.models_interval_s
             if not replica.cards or not was_healthy or due:
                 await self._ask_models()
                 self._asked_at_s = now_s
@@ -145,7 +150,7 @@ class HealthCheck:
             self._monitor.failed(replica, str(error))
         else:
             self._monitor.check_passed(replica)
-        return self._settings.interval_s
+        return self.settings.interval_s
 
     async def _ask_models(self) -> None:
         """Which models it serves; a backend whose models are configured need not say."""
@@ -158,7 +163,7 @@ class HealthCheck:
             raise BackendError(f"{self._replica.url}/v1/models: serves no model; is it still loading?")
 
     async def _get(self, path: str) -> bytes:
-        return await self._upstream.get(self._replica, path, timeout_s=self._settings.timeout_s)
+        return await self._upstream.get(self._replica, path, timeout_s=self.settings.timeout_s)
 
 
 def read_cards(body: bytes) -> list[dict[str, Any]]:

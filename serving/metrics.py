@@ -91,6 +91,11 @@ class RouterMetrics:
             registry=registry,
         )
         self.bundle_loads = counter("bundle_loads", "Bundles that were loaded or refused", "result")
+        self.reloads = counter("config_reloads", "Configurations read again, by result", "result")
+        self.reload_ok = Gauge(
+            "steersman_config_reload_ok", "0 while the last one was refused", registry=registry
+        )
+        self.reload_ok.set(1.0)
         self.bundle_info = Gauge(
             "steersman_bundle_info", "1 for the bundle that serves", ["version"], registry=registry
         )

@@ -8,6 +8,7 @@ output lengths come from the tenants' own history.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from dataclasses import dataclass
@@ -62,16 +63,29 @@ class ServedModels:
         self._metrics = metrics
         self._clock = clock
         self._rng = np.random.default_rng(settings.seed)
-        self._exploration = 0.0
-        if settings.name == LEARNED:
-            options = parse_settings(settings.options, LearnedOptions, source="policy.options")
-            self._exploration = options.exploration
+        self._exploration = _exploration(settings)
         self._policies: dict[str, Policy] = {}
         self._widths: dict[str, Widths] = {}
         self._loaded: Loaded | None = None
         self.length: LengthPredictor = FallbackLength()
         self.latency: LatencyPredictor = AnalyticLatency()
         # A misspelt name is found at the start, not at the first request.
+        self._make()
+
+    def apply(self, settings: PolicySettings, guard: GuardSettings) -> None:
+        """From the next decision on these policies decide; each pool's begins anew if they differ.
+
+        Raises:
+            ConfigError: an unknown policy, or a wrong option of it.
+        """
+        if (settings, guard) == (self._settings, self._guard_settings):
+            return
+        self._settings, self._guard_settings = settings, guard
+        self._exploration = _exploration(settings)
+        for model in self._policies:
+            with contextlib.suppress(KeyError):
+                self._metrics.latched.remove(model)
+        self._policies.clear()
         self._make()
 
     @property
@@ -128,6 +142,12 @@ class ServedModels:
         return LearnedPolicy(self._loaded.policy, self._rng, exploration=self._exploration)
 
 
+def _exploration(settings: PolicySettings) -> float:
+    if settings.name != LEARNED:
+        return 0.0
+    return parse_settings(settings.options, LearnedOptions, source="policy.options").exploration
+
+
 def load_models(directory: Path) -> Loaded:
     """Read and check a bundle; takes a moment, so not on the event loop.
 
@@ -142,23 +162,35 @@ def load_models(directory: Path) -> Loaded:
     return Loaded(bundle.version, length, latency, policy)
 
 
+IDLE_S = 2.0
+"""Pause while no directory is named."""
+
+
 class BundleWatch:
     """The control loop that loads a bundle when it appears or changes."""
 
     name = "bundle watch"
 
-    def __init__(
-        self, directory: Path, models: ServedModels, settings: BundleSettings, metrics: RouterMetrics
-    ) -> None:
-        self._directory = directory
+    def __init__(self, models: ServedModels, settings: BundleSettings, metrics: RouterMetrics) -> None:
+        self._directory = Path(settings.directory)
         self._models = models
         self._settings = settings
         self._metrics = metrics
         self._seen: tuple[int, int, int] | None = None
         self._first = True
 
+    def apply(self, settings: BundleSettings) -> bool:
+        """From the next look on; returns whether that should be now."""
+        moved = settings.directory != self._settings.directory
+        if moved:
+            self._directory, self._first = Path(settings.directory), True
+        self._settings = settings
+        return moved
+
     async def step(self, now_s: float) -> float:  # noqa: ARG002
         """Load the bundle if it is another one than at the last look."""
+        if not self._settings.directory:
+            return IDLE_S
         signature = self._signature()
         if signature != self._seen or self._first:
             self._seen, self._first = signature, False

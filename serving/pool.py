@@ -24,7 +24,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.prefix_index import PrefixIndex
 from steersman.serving.backend_settings import BackendSettings, TlsSettings
 from steersman.serving.config import HealthSettings
-from steersman.serving.replica import Replica
+from steersman.serving.replica import Replica, is_secure, tls_context
 from steersman.serving.trust import Trust
 from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
 from steersman.traces.errors import ConfigError
@@ -131,6 +131,34 @@ class Fleet:
         self.replicas = (*self.replicas, replica)
         self._form_pools()
         return replica
+
+    def apply(
+        self, health: HealthSettings, breaker: BreakerSettings, aliases: Mapping[str, str]
+    ) -> None:
+        """From now on these count, for every replica."""
+        self._health, self._breaker, self.aliases = health, breaker, dict(aliases)
+        for replica in self.replicas:
+            replica.health.expect(health.failures, health.successes)
+            replica.standing.breaker.settings = breaker
+
+    def read_certificates(
+        self, backends: Iterable[BackendSettings]
+    ) -> dict[TlsSettings, ssl.SSLContext]:
+        """What `take_certificates` takes, read anew: of these backends, and of those that are here.
+        Takes a moment, and changes nothing.
+
+        Raises:
+            ConfigError: some cannot be used.
+        """
+        secure = [b for b in (*backends, *(r.settings for r in self.replicas)) if is_secure(b)]
+        return {backend.tls: tls_context(backend) for backend in secure}
+
+    def take_certificates(self, contexts: Mapping[TlsSettings, ssl.SSLContext]) -> None:
+        """New connections use these; those that are open stay."""
+        self._contexts.update(contexts)
+        for replica in self.replicas:
+            if replica.tls is not None:
+                replica.tls = self._contexts[replica.settings.tls]
 
     def drain(self, replica: Replica, *, draining: bool = True) -> None:
         """It gets no new requests, or gets them again."""

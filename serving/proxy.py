@@ -7,6 +7,7 @@ costs nothing but time: the request goes to another one.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import aiohttp
 
@@ -54,6 +55,13 @@ class Proxy:
         self._blame = Blame(monitor, settings.retries, metrics, clock)
         self._relay = Relay(settings, monitor, self._blame, clock)
         self._budget = RetryBudget(settings.retries)
+
+    def apply(self, settings: RouterSettings) -> None:
+        """From now on these count; an attempt under way keeps the time-outs it has."""
+        self._settings = settings
+        self._blame.settings = settings.retries
+        self._budget.apply(settings.retries)
+        self._relay = replace(self._relay, settings=settings)
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer the client, one way or the other; `exchange` tells how it went.

@@ -59,9 +59,9 @@ class Replica:
         self.authorization = _authorization(settings, environment)
         self.tls: ssl.SSLContext | None = None
         """None for a plain connection."""
-        if urlsplit(settings.url).scheme == "https":
+        if is_secure(settings):
             if settings.tls not in contexts:  # reading the system's authorities takes a while
-                contexts[settings.tls] = _tls_context(settings)
+                contexts[settings.tls] = tls_context(settings)
             self.tls = contexts[settings.tls]
         self.server_name = settings.tls.server_name or None
         self._public = {own: name for name, own in settings.names.items()}
@@ -112,7 +112,17 @@ def _authorization(settings: BackendSettings, environment: Mapping[str, str]) ->
     return f"Bearer {key}"
 
 
-def _tls_context(settings: BackendSettings) -> ssl.SSLContext:
+def is_secure(settings: BackendSettings) -> bool:
+    """Whether it is reached by TLS."""
+    return urlsplit(settings.url).scheme == "https"
+
+
+def tls_context(settings: BackendSettings) -> ssl.SSLContext:
+    """Read the certificates that a backend names.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
     tls: TlsSettings = settings.tls
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)

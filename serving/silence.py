@@ -45,7 +45,8 @@ class SilenceWatch:
         self._fleet = fleet
         self._monitor = monitor
         self._upstream = upstream
-        self._settings = settings
+        self.settings = settings
+        """May be replaced at any time."""
         self._clock = clock
         self._checks: dict[Replica, asyncio.Task[None]] = {}
 
@@ -74,7 +75,7 @@ class SilenceWatch:
         await asyncio.gather(*checks, return_exceptions=True)
 
     def _is_suspect(self, replica: Replica, now_s: float) -> bool:
-        limit_s = self._settings.silence_s
+        limit_s = self.settings.silence_s
         if limit_s <= 0.0 or not replica.health.healthy or replica.pulse.silence_s(now_s) < limit_s:
             return False
         others = [r for r in self._fleet.replicas if r is not replica and r.health.healthy]
@@ -82,7 +83,7 @@ class SilenceWatch:
         return bool(others) and 2 * alive >= len(others)
 
     async def _check(self, replica: Replica) -> None:
-        settings = self._settings
+        settings = self.settings
         began_s = self._clock()
         path = replica.settings.health_path or "/v1/models"
         limit_s = min(settings.timeout_s, settings.silence_s)
