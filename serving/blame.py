@@ -84,6 +84,8 @@ class Blame:
             return
         if not failure.arrived:
             self._monitor.request_failed(replica, failure.fault)
+        elif failure.doubtful:
+            exchange.doubts.append((replica, failure.fault))
         elif self._remember(exchange, replica, broke=failure.broke):
             exchange.faults.append((replica, failure.fault))
 
@@ -94,9 +96,10 @@ class Blame:
 
     def answered(self, exchange: Exchange) -> None:
         """A replica answers: the request is sound, and those it failed on are at fault."""
-        for replica, fault in exchange.faults:
+        for replica, fault in (*exchange.faults, *exchange.doubts):
             self._monitor.request_failed(replica, fault)
         exchange.faults.clear()
+        exchange.doubts.clear()
         if self._records:
             self._records.pop(_digest(exchange), None)
 

@@ -99,6 +99,8 @@ class Proxy:
         exchange.reason = failure.reason
         if failure.answer is None:
             raise failure.error
+        if failure.doubtful:
+            exchange.answered = None  # it proves nothing about those who did no better
         # Everybody who was asked said so: the client gets the last one's own words.
         await exchange.send_whole(failure.answer)
 
