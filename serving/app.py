@@ -41,6 +41,8 @@ def create_app(settings: RouterSettings) -> Starlette:
             Route("/v1/models", pages.models),
             Route("/v1/models/{model:path}", pages.model),  # names may have slashes
             Route("/health", pages.health),
+            Route("/ready", pages.ready),
+            Route("/live", pages.live),
             Route("/metrics", pages.metrics),
         ],
         lifespan=lifespan,

@@ -107,6 +107,11 @@ class BackendSettings(ReplicaSettings):
     )
     id: str = Field(default="", description="Name in logs, metrics and headers; default host:port.")
 
+    drain: bool = Field(
+        default=False,
+        description="It gets no new requests and finishes what it has; it stays, and is checked.",
+    )
+
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:

@@ -51,7 +51,8 @@ class Blame:
         self, monitor: HealthMonitor, settings: RetrySettings, metrics: RouterMetrics, clock: Clock
     ) -> None:
         self._monitor = monitor
-        self._settings = settings
+        self.settings = settings
+        """May be replaced at any time."""
         self._metrics = metrics
         self._clock = clock
         self._records: OrderedDict[bytes, Record] = OrderedDict()
@@ -82,20 +83,23 @@ class Blame:
         if not failure.fault:
             return
         if not failure.arrived:
-            self._monitor.failed(replica, failure.fault)
+            self._monitor.request_failed(replica, failure.fault)
+        elif failure.doubtful:
+            exchange.doubts.append((replica, failure.fault))
         elif self._remember(exchange, replica, broke=failure.broke):
             exchange.faults.append((replica, failure.fault))
 
     def failed_midway(self, exchange: Exchange, replica: Replica, fault: str, *, broke: bool) -> None:
         """An answer broke off, or took too long: nobody else will be asked."""
         if self._remember(exchange, replica, broke=broke):
-            self._monitor.failed(replica, fault)
+            self._monitor.request_failed(replica, fault)
 
     def answered(self, exchange: Exchange) -> None:
         """A replica answers: the request is sound, and those it failed on are at fault."""
-        for replica, fault in exchange.faults:
-            self._monitor.failed(replica, fault)
+        for replica, fault in (*exchange.faults, *exchange.doubts):
+            self._monitor.request_failed(replica, fault)
         exchange.faults.clear()
+        exchange.doubts.clear()
         if self._records:
             self._records.pop(_digest(exchange), None)
 
@@ -105,13 +109,13 @@ class Blame:
             self._metrics.blamed_requests.inc()
         else:
             for replica, fault in exchange.faults:
-                self._monitor.failed(replica, fault)
+                self._monitor.request_failed(replica, fault)
         exchange.faults.clear()
 
     def _limit(self, pool: Pool) -> float:
         """Replicas that one body may break: never the last one of several, but two of two, since a
         replica that just died is by far the more common reason."""
-        most = self._settings.most_broken
+        most = self.settings.most_broken
         return max(min(most, len(pool.ids) - 1), 2) if most else float("inf")
 
     def _remember(self, exchange: Exchange, replica: Replica, *, broke: bool) -> bool:
@@ -125,7 +129,7 @@ class Blame:
         record.failed_on.add(replica.id)
         if broke:
             record.broke.add(replica.id)
-            record.rests_until_s = self._clock() + self._settings.broken_rest_s
+            record.rests_until_s = self._clock() + self.settings.broken_rest_s
         return new
 
 

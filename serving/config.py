@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from steersman.agents.guard import GuardSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
+from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
 from steersman.traces.schema import Priority
 from steersman.traces.settings import Settings
 
@@ -71,8 +72,14 @@ class TimeoutSettings(Settings):
     )
     idle_s: float = Field(default=120.0, gt=0, description="Between two pieces of a streamed answer.")
     body_s: float = Field(default=60.0, gt=0, description="For a client to send its whole request.")
+    lame_duck_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=600,
+        description="After SIGTERM, still taking requests while `/ready` and `/health` say no more.",
+    )
     drain_s: float = Field(
-        default=30.0, ge=0, description="For requests in flight to end after SIGTERM; then they are cut."
+        default=30.0, ge=0, description="For requests in flight to end after that; then they are cut."
     )
 
 
@@ -232,6 +239,15 @@ class RouterSettings(Settings):
     bundle: BundleSettings = Field(default=BundleSettings(), description="The trained models.")
     scrape: ScrapeSettings = Field(default=ScrapeSettings(), description="Reading engines' metrics.")
     health: HealthSettings = Field(default=HealthSettings(), description="Taking replicas out and back.")
+    breaker: BreakerSettings = Field(
+        default=BreakerSettings(), description="Leaving out replicas that fail too often."
+    )
+    outliers: OutlierSettings = Field(
+        default=OutlierSettings(), description="Leaving out replicas that answer much too late."
+    )
+    slow_start: SlowStartSettings = Field(
+        default=SlowStartSettings(), description="Replicas that are new, or back."
+    )
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), description="Patience, in seconds.")
     retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")

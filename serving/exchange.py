@@ -51,6 +51,8 @@ class Exchange:
     """Why it did not end well."""
     faults: list[tuple[Replica, str]] = field(default_factory=list)
     """Replicas it failed on, and how; told by the proxy, judged by `Blame`."""
+    doubts: list[tuple[Replica, str]] = field(default_factory=list)
+    """Those whose answers looked like none: at fault if another one answers."""
     digest: bytes = b""
     """Hash of the body, once somebody needed it."""
     answered: Callable[[Exchange], None] | None = None

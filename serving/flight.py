@@ -18,6 +18,7 @@ class Flight:
 
     __slots__ = (
         "_awaited",
+        "_delays",
         "_landed",
         "_prefilling",
         "_row",
@@ -41,6 +42,9 @@ class Flight:
         # The widths learn from whom the bias corrector learns.
         teaches = request.stream and not L.is_cold(self._row)
         self._awaited = route.expect() if teaches else None
+        self._delays = route.replica.standing.delays
+        if request.stream:
+            self._delays.await_answer(self, route.dispatched_s, route.raw_ttft_s)
         L.on_dispatch(self._row, request.input_tokens, self._uncached, route.prepared.output_p50)
         if request.block_hashes:
             fleet.prefixes.insert(route.replica.index, request.block_hashes)
@@ -54,6 +58,7 @@ class Flight:
         if self._prefilling:
             self._prefilling = False
             self.ttft_s = now_s - self.route.dispatched_s
+            self._delays.answered(self, now_s)
             L.on_first_token(self._row, self._uncached, self.ttft_s, self.route.raw_ttft_s)
             if self._awaited is not None:
                 self._awaited.first_token(self.ttft_s)
@@ -105,5 +110,6 @@ class Flight:
 
     def _land(self) -> None:
         self._landed = True
+        self._delays.forget(self)
         if self._timer is not None:
             self._timer.cancel()

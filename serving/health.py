@@ -2,7 +2,8 @@
 
 A replica that was never seen well is believed at its first check, either way. From then on it goes out
 after `failures` failures in a row, of checks or of requests, and comes back after `successes` checks
-in a row. Client errors say nothing about a replica.
+in a row, by slow start. What requests meet moves its circuit breaker too. Client errors say nothing
+about a replica.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from steersman.serving.config import HealthSettings
+from steersman.serving.loops import Clock
 from steersman.serving.upstream import Upstream
 from steersman.traces.errors import BackendError
 
@@ -30,11 +32,15 @@ class HealthState:
 
     def __init__(self, failures: int, successes: int) -> None:
         self.healthy = True
-        self._limit = failures
-        self._needed = successes
+        self.expect(failures, successes)
         self._failures = 0
         self._successes = 0
         self._proven = False
+
+    def expect(self, failures: int, successes: int) -> None:
+        """From now on so many failures take it out, and so many checks bring it back."""
+        self._limit = failures
+        self._needed = successes
 
     def check_passed(self) -> bool:
         """A check succeeded; returns whether the replica is well now."""
@@ -62,9 +68,10 @@ class HealthState:
 class HealthMonitor:
     """Counts for the whole fleet and moves replicas out and in."""
 
-    def __init__(self, fleet: Fleet, metrics: RouterMetrics) -> None:
+    def __init__(self, fleet: Fleet, metrics: RouterMetrics, clock: Clock) -> None:
         self._fleet = fleet
         self._metrics = metrics
+        self._clock = clock
 
     def check_passed(self, replica: Replica) -> None:
         """Of `HealthCheck`."""
@@ -74,9 +81,23 @@ class HealthMonitor:
     def request_passed(self, replica: Replica) -> None:
         """Of the proxy."""
         replica.health.request_passed()
+        now_s = self._clock()
+        if replica.standing.breaker.passed(now_s):
+            self._warm_up(replica, now_s)
+            logger.warning("replica %s: its circuit closes, the probes were answered", replica.id)
+
+    def request_failed(self, replica: Replica, reason: str) -> None:
+        """Of `Blame`: the replica is at fault. `reason` is one line."""
+        now_s, breaker = self._clock(), replica.standing.breaker
+        may_open = self._fleet.trust.may_eject(replica, self._fleet, now_s)
+        if breaker.failed(now_s, may_open=may_open):
+            self._fleet.trust.doubt(replica)
+            self._metrics.ejections.labels(replica.id, "breaker").inc()
+            logger.warning("replica %s: its circuit opens: %s", replica.id, reason)
+        self.failed(replica, reason)
 
     def failed(self, replica: Replica, reason: str) -> None:
-        """Of either. `reason` is one line."""
+        """Of checks. `reason` is one line."""
         before = replica.health.healthy
         self._metrics.replica_failures.labels(replica.id).inc()
         self._move(replica, before, replica.health.failed(), reason)
@@ -86,6 +107,12 @@ class HealthMonitor:
         if before != after:
             state = "back" if after else "out"
             logger.warning("replica %s is %s: %s", replica.id, state, reason)
+            if after:
+                self._warm_up(replica, self._clock())
+
+    def _warm_up(self, replica: Replica, now_s: float) -> None:
+        replica.standing.warm_up(now_s)
+        self._fleet.trust.doubt(replica)
 
 
 class HealthCheck:
@@ -104,7 +131,8 @@ class HealthCheck:
         self._fleet = fleet
         self._monitor = monitor
         self._upstream = upstream
-        self._settings = settings
+        self.settings = settings
+        """May be replaced at any time."""
         self._asked_at_s = -math.inf
 
     async def step(self, now_s: float) -> float:
@@ -114,7 +142,7 @@ class HealthCheck:
         try:
             if replica.settings.health_path:
                 await self._get(replica.settings.health_path)
-            due = now_s - self._asked_at_s >= self._settings.models_interval_s
+            due = now_s - self._asked_at_s >= self.settings.models_interval_s
             if not replica.cards or not was_healthy or due:
                 await self._ask_models()
                 self._asked_at_s = now_s
@@ -122,7 +150,7 @@ class HealthCheck:
             self._monitor.failed(replica, str(error))
         else:
             self._monitor.check_passed(replica)
-        return self._settings.interval_s
+        return self.settings.interval_s
 
     async def _ask_models(self) -> None:
         """Which models it serves; a backend whose models are configured need not say."""
@@ -135,7 +163,7 @@ class HealthCheck:
             raise BackendError(f"{self._replica.url}/v1/models: serves no model; is it still loading?")
 
     async def _get(self, path: str) -> bytes:
-        return await self._upstream.get(self._replica, path, timeout_s=self._settings.timeout_s)
+        return await self._upstream.get(self._replica, path, timeout_s=self.settings.timeout_s)
 
 
 def read_cards(body: bytes) -> list[dict[str, Any]]:

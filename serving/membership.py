@@ -1,15 +1,17 @@
 """Which replicas there are: told by the configuration and by discovery, carried out in the fleet.
 
 A replica that is no longer named drains: it gets no new requests, finishes what it has, and is then
-forgotten with its loops and its metrics. One that is new is checked before it gets its first request.
-Nothing here ever ends a request.
+forgotten with its loops and its metrics. One that is new is checked before it gets its first request;
+until then, those that leave go on where nobody else can, so that a whole fleet can be replaced at once.
+One that an operator drains stays, gets no new requests, and may be given them again. Nothing here ever
+ends a request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,7 +39,6 @@ class Membership:
         profile_of: reads the hardware profile of a backend; may raise ConfigError.
         metrics: forget the replicas that left.
         clock: seconds.
-        sources: how many will `tell`, beside the configuration.
     """
 
     name = "membership"
@@ -49,8 +50,6 @@ class Membership:
         profile_of: Callable[[BackendSettings], HardwareProfile],
         metrics: RouterMetrics,
         clock: Clock,
-        *,
-        sources: int = 0,
     ) -> None:
         self._fleet = fleet
         self._loops_of = loops_of
@@ -58,15 +57,20 @@ class Membership:
         self._metrics = metrics
         self._clock = clock
         self._told = {CONFIGURED: tuple(replica.settings for replica in fleet.replicas)}
-        self._expected = sources + len(self._told)
-        fleet.settled = sources == 0
+        self._sources = {CONFIGURED}
         self._draining: set[Replica] = set()
+        """Those that nobody names any more."""
+        self._unchecked: set[Replica] = set()
+        """Those that are new."""
+        self._held: set[str] = set()
+        """Ids of those that an operator drains."""
         self._tasks: dict[Replica, list[asyncio.Task[None]]] = {}
         self._running = False
         self._first_steps: dict[Replica, asyncio.Future[Any]] = {}
         self.loops: dict[Replica, list[ControlLoop]] = {}
         for replica in fleet.replicas:
             self.loops[replica] = loops_of(replica)
+            self._open_or_close(replica)
 
     async def __aenter__(self) -> Self:
         self._running = True
@@ -94,27 +98,64 @@ class Membership:
     def tell(self, source: str, backends: Sequence[BackendSettings]) -> None:
         """These are all replicas that a source names now; what other sources name stays."""
         self._told[source] = tuple(backends)
-        self._fleet.settled = len(self._told) >= self._expected
+        self._settle()
+        self._follow()
+
+    def expect(self, sources: Collection[str]) -> None:
+        """From now on these tell, beside the configuration. What others have told stays true until all
+        of these have told something."""
+        self._sources = {CONFIGURED, *sources}
+        self._settle()
+        self._follow()
+
+    def renew(self, backends: Sequence[BackendSettings]) -> None:
+        """The configuration has changed: these are its replicas, and any profile may be another one."""
+        stale = {replica for replica in self._fleet.replicas if self._has_other_profile(replica)}
+        self._told[CONFIGURED] = tuple(backends)
+        self._settle()
+        self._follow(stale)
+
+    def hold(self, replica_id: str, *, hold: bool) -> bool:
+        """An operator drains a replica by its id, or gives it requests again; False if there is none."""
+        replicas = [replica for replica in self._fleet.replicas if replica.id == replica_id]
+        (self._held.add if hold and replicas else self._held.discard)(replica_id)
+        for replica in replicas:
+            self._open_or_close(replica)
+            logger.warning("replica %s %s", replica_id, "drains" if hold else "gets requests again")
+        return bool(replicas)
+
+    def _settle(self) -> None:
+        self._fleet.settled = self._sources <= self._told.keys()
+        if self._fleet.settled:
+            self._told = {name: told for name, told in self._told.items() if name in self._sources}
+
+    def _follow(self, stale: Collection[Replica] = ()) -> None:
         wanted = self._wanted()
         for replica in self._fleet.replicas:
-            named = wanted.get(replica.id) == replica.settings
+            backend = wanted.get(replica.id)
+            named = backend is not None and replica not in stale and _same(backend, replica.settings)
+            named = named and not self._is_replaced(replica)
+            if named and backend is not None:
+                replica.settings = backend  # whether it drains may have changed
             if named and replica in self._draining:
                 self._draining.discard(replica)
-                self._fleet.drain(replica, draining=False)
                 logger.info("replica %s is named again", replica.id)
             elif not named and replica not in self._draining:
                 self._draining.add(replica)
-                self._fleet.drain(replica)
                 logger.info("replica %s drains: it is no longer named", replica.id)
         here = {replica.id for replica in self._fleet.replicas if replica not in self._draining}
         for name, backend in wanted.items():
             if name not in here:
                 self._add(backend)
+        self._open_and_close()
 
     async def step(self, now_s: float) -> float:  # noqa: ARG002
         """Forget those that have drained; returns the pause until the next look."""
+        if self._unchecked:
+            return REAP_INTERVAL_S
         for replica in [r for r in self._draining if self._fleet.is_idle(r)]:
             self._draining.discard(replica)
+            self._unchecked.discard(replica)
             del self.loops[replica]
             self._first_steps.pop(replica, None)
             for task in self._tasks.pop(replica, ()):
@@ -122,8 +163,37 @@ class Membership:
             self._fleet.remove(replica)
             if replica.id not in {other.id for other in self._fleet.replicas}:
                 self._metrics.forget(replica.id)
+                self._held.discard(replica.id)
             logger.info("replica %s is gone", replica.id)
         return REAP_INTERVAL_S
+
+    def _has_other_profile(self, replica: Replica) -> bool:
+        try:
+            return self._profile_of(replica.settings) != replica.profile
+        except ConfigError:
+            return False  # that of a replica which was found: it keeps what it has
+
+    def _open_or_close(self, replica: Replica) -> None:
+        held = replica.id in self._held or replica.settings.drain
+        leaves = replica in self._draining and (not self._unchecked or self._has_heir(replica))
+        self._fleet.drain(replica, draining=held or leaves)
+
+    def _open_and_close(self) -> None:
+        for replica in self._fleet.replicas:
+            self._open_or_close(replica)
+
+    def _has_heir(self, replica: Replica) -> bool:
+        """Whether somebody else takes requests for each of its models."""
+        return all(
+            any(r.health.healthy and r not in self._draining for r in self._fleet.pools[model].replicas)
+            for model in replica.models
+        )
+
+    def _is_replaced(self, replica: Replica) -> bool:
+        """Whether it drains while another one has taken its name."""
+        return replica in self._draining and any(
+            other.id == replica.id and other not in self._draining for other in self._fleet.replicas
+        )
 
     def _wanted(self) -> dict[str, BackendSettings]:
         """By id; of two that share an id or a URL the first counts."""
@@ -152,17 +222,24 @@ class Membership:
             replica.health.healthy = False
             self._fleet.set_healthy(replica, healthy=False)
             logger.info("replica %s is new: %s", replica.id, replica.url)
-        self._start(replica)
+        self._start(replica, is_new=same is None)
 
-    def _start(self, replica: Replica) -> None:
+    def _start(self, replica: Replica, *, is_new: bool = False) -> None:
         if not self._running:
             return
         begun = [asyncio.get_running_loop().create_future() for _ in self.loops[replica]]
-        self._first_steps[replica] = asyncio.gather(*begun)
+        self._first_steps[replica] = checked = asyncio.gather(*begun)
+        if is_new and begun:
+            self._unchecked.add(replica)
+            checked.add_done_callback(lambda _: self._checked(replica))
         self._tasks[replica] = [
             asyncio.create_task(self._run(loop, first), name=loop.name)
             for loop, first in zip(self.loops[replica], begun, strict=True)
         ]
+
+    def _checked(self, replica: Replica) -> None:
+        self._unchecked.discard(replica)
+        self._open_and_close()
 
     async def _run(self, loop: ControlLoop, first: asyncio.Future[None]) -> None:
         try:
@@ -170,3 +247,8 @@ class Membership:
         finally:
             first.set_result(None)
         await run_loop(loop, self._clock, pause_s)
+
+
+def _same(one: BackendSettings, other: BackendSettings) -> bool:
+    """Whether they differ in nothing but that one drains."""
+    return one == other or one.model_copy(update={"drain": other.drain}) == other

@@ -19,6 +19,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.analytic import load_now
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Fleet
+from steersman.serving.replica import Replica
 from steersman.traces.schema import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -75,6 +76,9 @@ class RouterMetrics:
         self.replica_failures = counter(
             "replica_failures", "Failed checks and failed requests of a replica", "replica"
         )
+        self.ejections = counter(
+            "ejections", "Times a replica was left out although healthy", "replica", "reason"
+        )
         self.scrape_failures = counter(
             "scrape_failures", "Scrapes of engine metrics that failed", "replica"
         )
@@ -87,6 +91,11 @@ class RouterMetrics:
             registry=registry,
         )
         self.bundle_loads = counter("bundle_loads", "Bundles that were loaded or refused", "result")
+        self.reloads = counter("config_reloads", "Configurations read again, by result", "result")
+        self.reload_ok = Gauge(
+            "steersman_config_reload_ok", "0 while the last one was refused", registry=registry
+        )
+        self.reload_ok.set(1.0)
         self.bundle_info = Gauge(
             "steersman_bundle_info", "1 for the bundle that serves", ["version"], registry=registry
         )
@@ -104,6 +113,9 @@ class RouterMetrics:
             self.replica_failures.remove(replica_id)
         with contextlib.suppress(KeyError):
             self.scrape_failures.remove(replica_id)
+        for reason in ("breaker", "outlier"):
+            with contextlib.suppress(KeyError):
+                self.ejections.remove(replica_id, reason)
         for status in Status:
             with contextlib.suppress(KeyError):
                 self.replica_requests.remove(replica_id, status.value)
@@ -158,6 +170,23 @@ class _FleetCollector(Collector):
             age_s = now_s - self._fleet.state[replica.index, L.SCRAPED_AT_S]
             ages.add_metric([replica.id], float(age_s))
         yield ages
+        yield from self._trust(replicas, now_s)
+
+    def _trust(self, replicas: Iterable[Replica], now_s: float) -> Iterable[Metric]:
+        ejected = GaugeMetricFamily(
+            "steersman_replica_ejected",
+            "1 while its circuit is not closed, or it is an outlier",
+            labels=["replica"],
+        )
+        share = GaugeMetricFamily(
+            "steersman_replica_ramp",
+            "Share of its peers' load it may have: slow start below 1",
+            labels=["replica"],
+        )
+        for replica in replicas:
+            ejected.add_metric([replica.id], float(self._fleet.trust.is_out(replica, now_s)))
+            share.add_metric([replica.id], self._fleet.trust.ramp(replica, now_s))
+        yield from (ejected, share)
 
     def _pools(self) -> Iterable[Metric]:
         labels = ["model"]

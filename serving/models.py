@@ -8,6 +8,7 @@ output lengths come from the tenants' own history; without that too the guard's 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from dataclasses import dataclass
@@ -65,16 +66,29 @@ class ServedModels:
         self._rng = np.random.default_rng(settings.seed)
         self._exploration = 0.0
         self._shipped: Loaded | None = None
-        if settings.name == LEARNED:
-            options = parse_settings(settings.options, LearnedOptions, source="policy.options")
-            self._exploration = options.exploration
-            self._shipped = _shipped(metrics) if options.shipped else None
+        self._configure(settings)
         self._policies: dict[str, Policy] = {}
         self._widths: dict[str, Widths] = {}
         self._loaded: Loaded | None = None
         self.length: LengthPredictor = FallbackLength()
         self.latency: LatencyPredictor = AnalyticLatency()
         # A misspelt name is found at the start, not at the first request.
+        self._make()
+
+    def apply(self, settings: PolicySettings, guard: GuardSettings) -> None:
+        """From the next decision on these policies decide; each pool's begins anew if they differ.
+
+        Raises:
+            ConfigError: an unknown policy, or a wrong option of it.
+        """
+        if (settings, guard) == (self._settings, self._guard_settings):
+            return
+        self._settings, self._guard_settings = settings, guard
+        self._configure(settings)
+        for model in self._policies:
+            with contextlib.suppress(KeyError):
+                self._metrics.latched.remove(model)
+        self._policies.clear()
         self._make()
 
     @property
@@ -126,6 +140,17 @@ class ServedModels:
             return make_policy(name, seed=self._rng, options=options, latency=self.latency)
         return Guard.make(self._learned(), self._guard_settings, seed=self._rng, clock=self._clock)
 
+    def _configure(self, settings: PolicySettings) -> None:
+        """Take over what the settings say of the learned policy."""
+        options = None
+        if settings.name == LEARNED:
+            options = parse_settings(settings.options, LearnedOptions, source="policy.options")
+        self._exploration = options.exploration if options else 0.0
+        if not (options and options.shipped):
+            self._shipped = None
+        elif self._shipped is None:
+            self._shipped = _shipped(self._metrics)
+
     def _learned(self) -> LearnedPolicy | None:
         """The bundle's policy; of a bundle of predictors alone, the shipped one on top of them."""
         for loaded in (self._loaded, self._shipped):
@@ -163,23 +188,35 @@ def _checked(bundle: Bundle) -> Loaded:
     return Loaded(bundle.version, length, latency, policy)
 
 
+IDLE_S = 2.0
+"""Pause while no directory is named."""
+
+
 class BundleWatch:
     """The control loop that loads a bundle when it appears or changes."""
 
     name = "bundle watch"
 
-    def __init__(
-        self, directory: Path, models: ServedModels, settings: BundleSettings, metrics: RouterMetrics
-    ) -> None:
-        self._directory = directory
+    def __init__(self, models: ServedModels, settings: BundleSettings, metrics: RouterMetrics) -> None:
+        self._directory = Path(settings.directory)
         self._models = models
         self._settings = settings
         self._metrics = metrics
         self._seen: tuple[int, int, int] | None = None
         self._first = True
 
+    def apply(self, settings: BundleSettings) -> bool:
+        """From the next look on; returns whether that should be now."""
+        moved = settings.directory != self._settings.directory
+        if moved:
+            self._directory, self._first = Path(settings.directory), True
+        self._settings = settings
+        return moved
+
     async def step(self, now_s: float) -> float:  # noqa: ARG002
         """Load the bundle if it is another one than at the last look."""
+        if not self._settings.directory:
+            return IDLE_S
         signature = self._signature()
         if signature != self._seen or self._first:
             self._seen, self._first = signature, False

@@ -41,9 +41,18 @@ class Pages:
             return self._refused(error)
 
     async def health(self, request: HttpRequest) -> Response:  # noqa: ARG002
-        """200 while some replica takes requests, 503 otherwise."""
+        """200 while some replica takes requests and the router is not stopping, 503 otherwise."""
         report = self._parts.health_report()
-        return JSONResponse(report, 503 if report["status"] == "unavailable" else 200)
+        return JSONResponse(report, 503 if report["status"] in {"unavailable", "draining"} else 200)
+
+    async def ready(self, request: HttpRequest) -> Response:  # noqa: ARG002
+        """The same in one word, for a load balancer."""
+        status = self._parts.health_report()["status"]
+        return JSONResponse({"status": status}, 503 if status in {"unavailable", "draining"} else 200)
+
+    async def live(self, request: HttpRequest) -> Response:  # noqa: ARG002
+        """200: this process answers, whatever the replicas do; for whoever would restart it."""
+        return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: HttpRequest) -> Response:  # noqa: ARG002
         """The Prometheus page."""

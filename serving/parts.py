@@ -5,39 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
+import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from steersman.env.profiles import load_profile, with_limits
-from steersman.predictors import ledger as L
 from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
 from steersman.predictors.wording import Wording
-from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.config import RouterSettings
-from steersman.serving.discovery.loop import DiscoveryLoop, make_searches
-from steersman.serving.health import HealthCheck, HealthMonitor
+from steersman.serving.discovery.loop import Searches
+from steersman.serving.health import HealthMonitor
+from steersman.serving.health_report import health_report
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.models import BundleWatch, ServedModels
 from steersman.serving.online import OnlineErrors
+from steersman.serving.outliers import OutlierWatch
 from steersman.serving.pool import Fleet
 from steersman.serving.proxy import Proxy
 from steersman.serving.recorder import Recorder
 from steersman.serving.refit import RefitLoop
-from steersman.serving.replica import Replica
+from steersman.serving.replica_parts import ReplicaParts, profile_of
 from steersman.serving.router import Router
-from steersman.serving.scraper import Scraper
 from steersman.serving.silence import SilenceWatch
+from steersman.serving.trust import Trust
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
-from steersman.traces.schema import HardwareProfile
 
 logger = logging.getLogger("steersman.serving")
 
@@ -63,20 +60,29 @@ class Parts:
     log: OutcomeLogWriter | None
     membership: Membership
     """Has the health checks and scrapers of every replica."""
-    searches: list[DiscoveryLoop]
+    each: ReplicaParts
+    searches: Searches
     """Discovery."""
     silence: SilenceWatch
+    outliers: OutlierWatch
+    bundles: BundleWatch
     watches: list[ControlLoop]
-    """All other loops, that one among them."""
+    """All other loops, those among them."""
+    draining: bool = False
+    """The router is about to stop: load balancers are told to send no more."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Connections open, loops running; every loop has done its first step before this begins."""
         async with self.upstream, self.membership:
-            loops = [*self.searches, *self.watches, self.membership]
+            loops = [*self.watches, self.membership]
             # The first step decides which replicas there are, which take traffic, which models serve.
+            looking = asyncio.create_task(self.searches.start())
             pauses = await asyncio.gather(*(step_safely(loop, self.clock) for loop in loops))
+            await looking
             await self.membership.checked()
+            for replica in self.fleet.replicas:  # who was there before us is not new
+                replica.standing.warming_since_s = -math.inf
             self.router.warm_up()
             self._tell_start()
             tasks = [
@@ -89,11 +95,33 @@ class Parts:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await self.searches.close()
                 await self.silence.close()
                 if self.refit is not None:
                     self.refit.close()
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close)
+
+    async def apply(self, settings: RouterSettings) -> None:
+        """These settings count from now on, but for those that take a restart (see `reload.py`). Nothing
+        waits until all of it has taken effect, but for new places to look for replicas in.
+
+        Raises:
+            ConfigError: something in them is wrong; to be found out before.
+        """
+        self.models.apply(settings.policy, settings.guard)
+        self.settings = settings
+        self.fleet.apply(settings.health, settings.breaker, settings.aliases)
+        self.fleet.trust.outliers = self.outliers.settings = settings.outliers
+        self.fleet.trust.slow_start = settings.slow_start
+        self.silence.settings = settings.health
+        self.upstream.apply(settings.timeouts)
+        self.proxy.apply(settings)
+        self.each.apply(settings, self.checks)
+        self.membership.renew(settings.backends)
+        await self.searches.replace(settings.discovery)
+        if self.bundles.apply(settings.bundle):
+            await self.bundles.step(self.clock())
 
     @property
     def checks(self) -> list[ControlLoop]:
@@ -101,29 +129,9 @@ class Parts:
         return [loop for loops in self.membership.loops.values() for loop in loops]
 
     def health_report(self) -> dict[str, Any]:
-        """What `/health` answers: names and counts, no addresses."""
-        now_s = self.clock()
-        replicas = {
-            state.replica_id: {
-                "healthy": state.healthy,
-                "inflight": state.inflight,
-                "metrics_age_s": round(state.age_s, 3) if state.age_s < 1e9 else None,
-            }
-            for state in (self.fleet.describe(replica, now_s) for replica in self.fleet.replicas)
-        }
-        pools = {
-            model: {
-                "replicas": len(pool.ids),
-                "healthy": int((self.fleet.state[pool.rows, L.HEALTHY] > 0).sum()),
-            }
-            for model, pool in self.fleet.pools.items()
-        }
-        served = [pool["healthy"] > 0 for pool in pools.values()]
-        well = all(replica["healthy"] for replica in replicas.values())
-        status = (
-            "ok" if served and all(served) and well else "degraded" if any(served) else "unavailable"
-        )
-        return {"status": status, "bundle": self.models.version, "pools": pools, "replicas": replicas}
+        """What `/health` answers."""
+        report = health_report(self.fleet, self.models.version, self.clock())
+        return report | {"status": "draining"} if self.draining else report
 
     def _tell_start(self) -> None:
         well = sum(replica.health.healthy for replica in self.fleet.replicas)
@@ -138,13 +146,15 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         ConfigError: see `create_app`.
     """
     metrics = RouterMetrics()
-    profiles = [_profile(backend, settings) for backend in settings.backends]
+    profiles = [profile_of(backend, settings.profile) for backend in settings.backends]
     fleet = Fleet(
         settings.backends,
         profiles,
         settings.health,
         block_tokens=BLOCK_TOKENS,
         aliases=settings.aliases,
+        breaker=settings.breaker,
+        trust=Trust(settings.outliers, settings.slow_start),
     )
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
@@ -152,31 +162,17 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     wording = Wording()
     past = Past()
     upstream = Upstream(settings.timeouts, settings.limits, clock)
-    monitor = HealthMonitor(fleet, metrics)
+    monitor = HealthMonitor(fleet, metrics, clock)
     router = Router(fleet, models, past, metrics, clock)
     log = _open_log(settings, metrics)
 
-    def loops_of(replica: Replica) -> list[ControlLoop]:
-        loops: list[ControlLoop] = [HealthCheck(replica, fleet, monitor, upstream, settings.health)]
-        if replica.settings.metrics_path:
-            rng = random.Random(f"{settings.policy.seed} {replica.id}")
-            loops.append(Scraper(replica, fleet, upstream, settings.scrape, metrics, clock, rng))
-        return loops
-
-    membership = Membership(
-        fleet,
-        loops_of,
-        lambda backend: _profile(backend, settings),
-        metrics,
-        clock,
-        sources=settings.discovery.sources,
-    )
+    each = ReplicaParts(settings, fleet, monitor, upstream, metrics, clock)
+    membership = Membership(fleet, each.loops, each.profile, metrics, clock)
     silence = SilenceWatch(fleet, monitor, upstream, settings.health, clock)
     errors = OnlineErrors(metrics)
-    watches: list[ControlLoop] = [silence]
-    if settings.bundle.directory:
-        directory = Path(settings.bundle.directory)
-        watches.append(BundleWatch(directory, models, settings.bundle, metrics))
+    outliers = OutlierWatch(fleet, settings.outliers, metrics)
+    bundles = BundleWatch(models, settings.bundle, metrics)
+    watches: list[ControlLoop] = [silence, outliers, bundles]
     refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
     if refit is not None:
         watches.append(refit)
@@ -197,18 +193,12 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         refit=refit,
         log=log,
         membership=membership,
-        searches=make_searches(settings.discovery, membership, metrics),
+        each=each,
+        searches=Searches(settings.discovery, membership, metrics, clock),
         silence=silence,
+        outliers=outliers,
+        bundles=bundles,
         watches=watches,
-    )
-
-
-def _profile(backend: BackendSettings, settings: RouterSettings) -> HardwareProfile:
-    """A backend's profile, with the limits its engine was started with."""
-    return with_limits(
-        load_profile(backend.profile or settings.profile),
-        max_num_seqs=backend.max_num_seqs,
-        max_batched_tokens=backend.max_batched_tokens,
     )
 
 

@@ -24,7 +24,9 @@ from steersman.predictors import ledger as L
 from steersman.predictors.prefix_index import PrefixIndex
 from steersman.serving.backend_settings import BackendSettings, TlsSettings
 from steersman.serving.config import HealthSettings
-from steersman.serving.replica import Replica
+from steersman.serving.replica import Replica, is_secure, tls_context
+from steersman.serving.trust import Trust
+from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import ClusterSnapshot, HardwareProfile, ReplicaState
 
@@ -54,6 +56,8 @@ class Fleet:
         block_tokens: tokens per prefix block of the requests' hashes.
         environment: where API keys are.
         aliases: further names of models.
+        breaker: when a replica's circuit opens.
+        trust: who is avoided for what.
 
     Raises:
         ConfigError: see `Replica`.
@@ -68,16 +72,18 @@ class Fleet:
         block_tokens: int,
         environment: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
+        breaker: BreakerSettings | None = None,
+        trust: Trust | None = None,
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._health = health
+        self._breaker = breaker or BreakerSettings()
+        self.trust = trust or Trust(OutlierSettings(), SlowStartSettings())
         self._contexts: dict[TlsSettings, ssl.SSLContext] = {}
         self._matrix = np.zeros((MOST_REPLICAS, L.STATE_WIDTH))
         self._used = 0
         self._free: list[int] = []
         self.aliases = dict(aliases or {})
-        self.suspects: set[Replica] = set()
-        """Those that have fallen silent; told by `SilenceWatch`."""
         self.former_models: set[str] = set()
         """Models that some replica served which is gone."""
         self.settled = True
@@ -103,7 +109,15 @@ class Fleet:
         index = self._free[-1] if self._free else self._used
         if index >= MOST_REPLICAS:
             raise ConfigError(f"backend '{backend.replica_id}': more than {MOST_REPLICAS} replicas")
-        replica = Replica(index, backend, profile, self._health, self._environment, self._contexts)
+        replica = Replica(
+            index,
+            backend,
+            profile,
+            self._health,
+            self._breaker,
+            self._environment,
+            self._contexts,
+        )
         row = self._matrix[index]
         row[:] = L.new_row(profile)
         row[L.BASE_WEIGHT] *= backend.weight
@@ -118,6 +132,34 @@ class Fleet:
         self._form_pools()
         return replica
 
+    def apply(
+        self, health: HealthSettings, breaker: BreakerSettings, aliases: Mapping[str, str]
+    ) -> None:
+        """From now on these count, for every replica."""
+        self._health, self._breaker, self.aliases = health, breaker, dict(aliases)
+        for replica in self.replicas:
+            replica.health.expect(health.failures, health.successes)
+            replica.standing.breaker.settings = breaker
+
+    def read_certificates(
+        self, backends: Iterable[BackendSettings]
+    ) -> dict[TlsSettings, ssl.SSLContext]:
+        """What `take_certificates` takes, read anew: of these backends, and of those that are here.
+        Takes a moment, and changes nothing.
+
+        Raises:
+            ConfigError: some cannot be used.
+        """
+        secure = [b for b in (*backends, *(r.settings for r in self.replicas)) if is_secure(b)]
+        return {backend.tls: tls_context(backend) for backend in secure}
+
+    def take_certificates(self, contexts: Mapping[TlsSettings, ssl.SSLContext]) -> None:
+        """New connections use these; those that are open stay."""
+        self._contexts.update(contexts)
+        for replica in self.replicas:
+            if replica.tls is not None:
+                replica.tls = self._contexts[replica.settings.tls]
+
     def drain(self, replica: Replica, *, draining: bool = True) -> None:
         """It gets no new requests, or gets them again."""
         self.state[replica.index, L.DRAINING] = float(draining)
@@ -125,6 +167,8 @@ class Fleet:
     def inherit(self, replica: Replica, former: Replica) -> None:
         """It is the server that another one was: its health, its models, its last scrape, its speed."""
         replica.health = former.health
+        replica.standing = former.standing
+        self.trust.doubt(replica)
         self.set_healthy(replica, former.health.healthy)
         self.set_models(replica, former.cards.values())
         for columns in (slice(L.SCRAPED_AT_S, L.INFLIGHT), slice(L.MEAN_TTFT_S, L.HEALTHY)):
@@ -139,6 +183,7 @@ class Fleet:
         self.replicas = tuple(other for other in self.replicas if other is not replica)
         self.state[replica.index, L.HEALTHY] = 0.0
         self.prefixes.forget(replica.index)
+        self.trust.forget(replica)
         self._free.append(replica.index)
         before = set(self.pools)
         self._form_pools()
@@ -169,16 +214,10 @@ class Fleet:
 
     def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
         """(n,): replicas that a request may not use: those it has tried, those that asked to be left in
-        peace, and the silent ones, but for these only while somebody else can take it."""
+        peace, and those that `Trust` avoids while somebody else can take it."""
         resting = [replica.resting_until_s > now_s for replica in pool.replicas]
         avoided: NDArray[np.bool_] = tried | np.array(resting, dtype=np.bool_)
-        if self.suspects:
-            silent = np.array([replica in self.suspects for replica in pool.replicas])
-            rows = self.state[pool.rows]
-            can = (rows[:, L.HEALTHY] > 0) & (rows[:, L.DRAINING] == 0) & ~avoided & ~silent
-            if can.any():
-                avoided |= silent
-        return avoided
+        return self.trust.add_avoided(avoided, pool, self.state[pool.rows], now_s)
 
     def set_healthy(self, replica: Replica, healthy: bool) -> None:
         """A replica is taken out or brought back; one that went down forgets its prefix cache."""

@@ -39,8 +39,9 @@ async def probe(settings: RouterSettings) -> list[ProbeResult]:
     parts = build_parts(quiet)
     timeout_s = settings.health.timeout_s
     async with Upstream(settings.timeouts, settings.limits) as upstream:
-        await asyncio.gather(*(search.step(parts.clock()) for search in parts.searches))
-        blind = [ProbeResult(s.name, "", problems=[s.problem]) for s in parts.searches if s.problem]
+        searches = list(parts.searches.loops.values())
+        await asyncio.gather(*(search.step(parts.clock()) for search in searches))
+        blind = [ProbeResult(s.name, "", problems=[s.problem]) for s in searches if s.problem]
         tasks = (_probe(replica, upstream, timeout_s) for replica in parts.fleet.replicas)
         return [*blind, *await asyncio.gather(*tasks)]
 

@@ -7,6 +7,7 @@ costs nothing but time: the request goes to another one.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import aiohttp
 
@@ -23,6 +24,7 @@ from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet
 from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
+from steersman.serving.retry_after import retry_after_s
 from steersman.serving.router import Route, Router
 from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
@@ -53,6 +55,13 @@ class Proxy:
         self._blame = Blame(monitor, settings.retries, metrics, clock)
         self._relay = Relay(settings, monitor, self._blame, clock)
         self._budget = RetryBudget(settings.retries)
+
+    def apply(self, settings: RouterSettings) -> None:
+        """From now on these count; an attempt under way keeps the time-outs it has."""
+        self._settings = settings
+        self._blame.settings = settings.retries
+        self._budget.apply(settings.retries)
+        self._relay = replace(self._relay, settings=settings)
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer the client, one way or the other; `exchange` tells how it went.
@@ -90,6 +99,8 @@ class Proxy:
         exchange.reason = failure.reason
         if failure.answer is None:
             raise failure.error
+        if failure.doubtful:
+            exchange.answered = None  # it proves nothing about those who did no better
         # Everybody who was asked said so: the client gets the last one's own words.
         await exchange.send_whole(failure.answer)
 
@@ -108,15 +119,22 @@ class Proxy:
         pool = exchange.prepared.pool
         exchange.status = Status.REJECTED
         exchange.reason = Code.NO_HEALTHY_REPLICA.value
+        rests_s = [replica.resting_until_s - self._clock() for replica in pool.replicas]
+        resting = [rest_s for rest_s in rests_s if rest_s > 0.0]
+        why = f"none of the {len(pool.ids)} replicas of '{pool.model}' takes requests now"
+        if resting:
+            why += f" ({len(resting)} asked to be left in peace)"
         return ApiError(
             503,
             Code.NO_HEALTHY_REPLICA,
-            f"none of the {len(pool.ids)} replicas of '{pool.model}' takes requests now; try again",
-            retry_after_s=self._settings.health.interval_s,
+            f"{why}; try again",
+            retry_after_s=min([self._settings.health.interval_s, *resting]),
         )
 
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
         flight = Flight(route, self._fleet)
+        breaker = route.replica.standing.breaker
+        probes = breaker.enter(self._clock())
         response: aiohttp.ClientResponse | None = None
         route.replica.waiting.add(exchange.leave)
         try:
@@ -135,6 +153,8 @@ class Proxy:
                 # any other is closed, and that ends the replica's work on it.
                 response.close()
             flight.abort(exchange.output_tokens)
+            if probes:
+                breaker.leave()
 
     async def _open(self, exchange: Exchange, route: Route) -> aiohttp.ClientResponse:
         """The replica's answer, up to its headers."""
@@ -172,13 +192,15 @@ class Proxy:
         answer = Answer(response.status, H.downstream_headers(response.raw_headers), body)
         message = f"replica {route.replica.id} answered {response.status}; try again"
         error = ApiError(502, Code.BACKEND_UNREACHABLE, message)
-        fault = f"answered {response.status}" if response.status >= 500 else ""
+        # With Retry-After a 503 is what 429 is: busy, not broken.
+        busy = response.status == 503 and "retry-after" in response.headers
+        fault = f"answered {response.status}" if response.status >= 500 and not busy else ""
         return TryElsewhere(f"status_{response.status}", error, answer, fault=fault)
 
     def _note_retry_after(self, route: Route, response: aiohttp.ClientResponse) -> None:
-        value = response.headers.get("retry-after", "")
-        if value.isascii() and value.isdigit() and len(value) < 10:
-            rest_s = min(float(value), self._settings.retries.max_retry_after_s)
+        wait_s = retry_after_s(response.headers.get("retry-after", ""))
+        if wait_s is not None:
+            rest_s = min(wait_s, self._settings.retries.max_retry_after_s)
             route.replica.resting_until_s = self._clock() + rest_s
 
     async def _interrupted(self, exchange: Exchange, route: Route, reason: Reason) -> None:

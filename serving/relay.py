@@ -20,6 +20,7 @@ from steersman.serving.flight import Flight
 from steersman.serving.health import HealthMonitor
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
+from steersman.serving.rubbish import begins_stream, is_whole_answer
 from steersman.serving.surface import Work
 from steersman.serving.tap import Usage, calls_tool, read_usage
 from steersman.serving.upstream import FAILURES, describe_failure
@@ -27,6 +28,9 @@ from steersman.traces.schema import Status
 
 if TYPE_CHECKING:
     from steersman.serving.blame import Blame
+
+
+_MOST_RUBBISH_BYTES = 2**16
 
 
 class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
@@ -39,6 +43,7 @@ class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
         fault: what may be charged to the replica, in one line; empty if nothing.
         arrived: whether the request had reached the replica.
         broke: whether the connection broke then.
+        doubtful: the replica is at fault only if another one did better.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
         fault: str = "",
         arrived: bool = True,
         broke: bool = False,
+        doubtful: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -58,6 +64,7 @@ class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
         self.fault = fault
         self.arrived = arrived
         self.broke = broke
+        self.doubtful = doubtful
 
 
 def broken(failure: BaseException) -> TryElsewhere:
@@ -71,6 +78,13 @@ def broken(failure: BaseException) -> TryElsewhere:
         arrived=arrived,
         broke=arrived,
     )
+
+
+def rubbish(answer: Answer) -> TryElsewhere:
+    """It answered 200, and what came is no answer."""
+    error = unreachable("its answer is none")
+    fault = "what it answers is no answer of an engine"
+    return TryElsewhere("rubbish", error, answer, fault=fault, doubtful=True)
 
 
 def unreachable(what: str) -> ApiError:
@@ -129,6 +143,8 @@ class Relay:
         if not response.content.at_eof():
             await self._rest(exchange, flight, answer, chunks)
             return
+        if self._may_be_rubbish(exchange, response) and not is_whole_answer(answer.body):
+            raise rubbish(answer)
         exchange.called_tool = calls_tool(answer.body)
         self._landed(exchange, flight, response.status, read_usage(answer.body))
         await exchange.send_whole(answer)
@@ -163,6 +179,8 @@ class Relay:
         try:
             async for chunk in chunks:
                 if exchange.first_token_s is None:
+                    if self._may_be_rubbish(exchange, response) and not begins_stream(chunk):
+                        raise rubbish(await self._held(response, chunk, chunks))
                     exchange.first_token_s = self.clock()
                     if response.status < 400:  # how fast it refuses says nothing about its tokens
                         flight.first_token(exchange.first_token_s)
@@ -188,6 +206,21 @@ class Relay:
             exchange.called_tool = tap.called_tool
             self._landed(exchange, flight, response.status, tap.usage())
         await exchange.end()
+
+    def _may_be_rubbish(self, exchange: Exchange, response: aiohttp.ClientResponse) -> bool:
+        """Whether it might be: it says all is well, and should have generated something."""
+        return response.status == 200 and exchange.intake.api.work is Work.GENERATE
+
+    async def _held(
+        self, response: aiohttp.ClientResponse, first: bytes, chunks: AsyncIterator[bytes]
+    ) -> Answer:
+        """All of a short answer, to be passed on if nobody has a better one."""
+        body = bytearray(first)
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > _MOST_RUBBISH_BYTES:
+                break
+        return Answer(response.status, H.downstream_headers(response.raw_headers), bytes(body))
 
     async def _piece(self, exchange: Exchange, piece: bytes) -> None:
         idle_s, interrupt = self.settings.timeouts.idle_s, exchange.interrupt

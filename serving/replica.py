@@ -10,10 +10,13 @@ from urllib.parse import urlsplit
 import orjson
 
 from steersman.serving.backend_settings import BackendSettings, TlsSettings
+from steersman.serving.breaker import Breaker
 from steersman.serving.config import HealthSettings
 from steersman.serving.health import HealthState
 from steersman.serving.pulse import Pulse
 from steersman.serving.splice import set_member
+from steersman.serving.standing import Standing
+from steersman.serving.trust_settings import BreakerSettings
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import HardwareProfile, Priority
 
@@ -31,6 +34,7 @@ class Replica:
         settings: BackendSettings,
         profile: HardwareProfile,
         health: HealthSettings,
+        breaker: BreakerSettings,
         environment: Mapping[str, str],
         contexts: dict[TlsSettings, ssl.SSLContext],
     ) -> None:
@@ -41,6 +45,7 @@ class Replica:
         self.url = settings.url
         self.profile = profile
         self.health = HealthState(health.failures, health.successes)
+        self.standing = Standing(Breaker(breaker))
         self.models = settings.models
         self.cards: dict[str, dict[str, Any]] = {}
         """What the backend says of each of its models, if it was asked; by our names."""
@@ -54,9 +59,9 @@ class Replica:
         self.authorization = _authorization(settings, environment)
         self.tls: ssl.SSLContext | None = None
         """None for a plain connection."""
-        if urlsplit(settings.url).scheme == "https":
+        if is_secure(settings):
             if settings.tls not in contexts:  # reading the system's authorities takes a while
-                contexts[settings.tls] = _tls_context(settings)
+                contexts[settings.tls] = tls_context(settings)
             self.tls = contexts[settings.tls]
         self.server_name = settings.tls.server_name or None
         self._public = {own: name for name, own in settings.names.items()}
@@ -107,7 +112,17 @@ def _authorization(settings: BackendSettings, environment: Mapping[str, str]) ->
     return f"Bearer {key}"
 
 
-def _tls_context(settings: BackendSettings) -> ssl.SSLContext:
+def is_secure(settings: BackendSettings) -> bool:
+    """Whether it is reached by TLS."""
+    return urlsplit(settings.url).scheme == "https"
+
+
+def tls_context(settings: BackendSettings) -> ssl.SSLContext:
+    """Read the certificates that a backend names.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
     tls: TlsSettings = settings.tls
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)

@@ -12,9 +12,13 @@ class RetryBudget:
     """
 
     def __init__(self, settings: RetrySettings) -> None:
+        self.apply(settings)
+        self._left = self._most
+
+    def apply(self, settings: RetrySettings) -> None:
+        """These count from now on; what was spent stays spent."""
         self._ratio = settings.budget_ratio
         self._most = float(settings.budget_burst)
-        self._left = self._most
 
     @property
     def left(self) -> float:

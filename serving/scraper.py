@@ -41,7 +41,8 @@ class Scraper:
         self._replica = replica
         self._fleet = fleet
         self._upstream = upstream
-        self._settings = settings
+        self.settings = settings
+        """May be replaced at any time."""
         self._metrics = metrics
         self._clock = clock
         self._rng = rng
@@ -52,7 +53,7 @@ class Scraper:
         replica = self._replica
         try:
             page = await self._upstream.get(
-                replica, replica.settings.metrics_path, timeout_s=self._settings.timeout_s
+                replica, replica.settings.metrics_path, timeout_s=self.settings.timeout_s
             )
             self._fleet.on_scrape(replica, parse_metrics(page), now_s)
         except BackendError as error:
@@ -65,7 +66,7 @@ class Scraper:
         return max(self._interval_s() - (self._clock() - now_s), 0.0)
 
     def _interval_s(self) -> float:
-        settings = self._settings
+        settings = self.settings
         jittered = settings.interval_s * (1.0 + settings.jitter * self._rng.uniform(-1.0, 1.0))
         backed_off = jittered * 2.0 ** min(self._failures, 16)
         return min(backed_off, max(settings.max_backoff_s, jittered))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import signal
 import socket
+import time
+from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
+from steersman.serving.parts import Parts
+from steersman.serving.reload import Reloaded, Reloader
 from steersman.traces.errors import ConfigError
 
 HTTP_ERROR = ApiError(
@@ -54,9 +60,50 @@ class RouterProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def make_server(app: ASGIApp, settings: RouterSettings) -> uvicorn.Server:
-    """A server for the router. On SIGTERM it takes no new connections, lets requests end for
-    `timeouts.drain_s`, and then cuts them."""
+class RouterServer(uvicorn.Server):
+    """uvicorn's, with a lame-duck period: told to stop, it first says so to load balancers, still takes
+    what comes and asks every client to connect elsewhere (`Connection: close`); then it takes no new
+    connections, lets requests end, and cuts what is left.
+
+    A second signal ends the lame-duck period at once, and SIGINT after that everything.
+    """
+
+    def __init__(self, config: uvicorn.Config, parts: Parts) -> None:
+        super().__init__(config)
+        self._parts = parts
+        self._leaves_at_s = math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal to stop."""
+        lame_duck_s = self._parts.settings.timeouts.lame_duck_s
+        if self._parts.draining or lame_duck_s <= 0.0:
+            self._parts.draining = True
+            super().handle_exit(sig, frame)
+            return
+        self._parts.draining = True
+        self._captured_signals.append(sig)
+        self._leaves_at_s = time.monotonic() + lame_duck_s
+        logger.warning("stopping: requests are taken for another %g s", lame_duck_s)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if self._parts.draining and (b"connection", b"close") not in self.config.encoded_headers:
+            self.config.encoded_headers.append((b"connection", b"close"))
+            counter = 0  # take it up at once
+        if time.monotonic() >= self._leaves_at_s:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests end, for as long as the settings say now."""
+        self._parts.draining = True
+        self.config.timeout_graceful_shutdown = math.ceil(self._parts.settings.timeouts.drain_s)
+        await super().shutdown(sockets)
+
+
+def make_server(app: Starlette, settings: RouterSettings) -> RouterServer:
+    """A server for the router. On SIGTERM it is a lame duck for `timeouts.lame_duck_s`, lets requests
+    end for `timeouts.drain_s`, and then cuts them."""
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -70,13 +117,22 @@ def make_server(app: ASGIApp, settings: RouterSettings) -> uvicorn.Server:
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(settings.timeouts.drain_s),
     )
-    return uvicorn.Server(config)
+    return RouterServer(config, app.state.parts)
 
 
-async def serve_forever(app: ASGIApp, settings: RouterSettings, listener: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, and drain."""
+async def serve_forever(
+    app: Starlette, settings: RouterSettings, listener: socket.socket, reloader: Reloader
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, and drain. SIGHUP has the configuration read again."""
     host, port = listener.getsockname()[:2]
     logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    reloads: set[asyncio.Task[Reloaded]] = set()
+
+    def reload() -> None:
+        task = asyncio.create_task(reloader.reload(), name="reload")
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     await make_server(app, settings).serve(sockets=[listener])

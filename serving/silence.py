@@ -45,7 +45,8 @@ class SilenceWatch:
         self._fleet = fleet
         self._monitor = monitor
         self._upstream = upstream
-        self._settings = settings
+        self.settings = settings
+        """May be replaced at any time."""
         self._clock = clock
         self._checks: dict[Replica, asyncio.Task[None]] = {}
 
@@ -53,17 +54,17 @@ class SilenceWatch:
         """Look at everybody once; returns the pause."""
         for replica in self._fleet.replicas:
             suspect = self._is_suspect(replica, now_s)
-            if suspect and replica not in self._fleet.suspects:
-                self._fleet.suspects.add(replica)
+            if suspect and replica not in self._fleet.trust.suspects:
+                self._fleet.trust.suspects.add(replica)
                 logger.warning("replica %s is suspected: it has fallen silent", replica.id)
-            elif not suspect and replica in self._fleet.suspects:
-                self._fleet.suspects.discard(replica)
+            elif not suspect and replica in self._fleet.trust.suspects:
+                self._fleet.trust.suspects.discard(replica)
                 if not replica.health.healthy:
                     self._rescue(replica)
             if suspect and replica not in self._checks:
                 task = asyncio.create_task(self._check(replica), name=f"check of silent {replica.id}")
                 self._checks[replica] = task
-        self._fleet.suspects.intersection_update(self._fleet.replicas)
+        self._fleet.trust.suspects.intersection_update(self._fleet.replicas)
         return STEP_S
 
     async def close(self) -> None:
@@ -74,7 +75,7 @@ class SilenceWatch:
         await asyncio.gather(*checks, return_exceptions=True)
 
     def _is_suspect(self, replica: Replica, now_s: float) -> bool:
-        limit_s = self._settings.silence_s
+        limit_s = self.settings.silence_s
         if limit_s <= 0.0 or not replica.health.healthy or replica.pulse.silence_s(now_s) < limit_s:
             return False
         others = [r for r in self._fleet.replicas if r is not replica and r.health.healthy]
@@ -82,7 +83,7 @@ class SilenceWatch:
         return bool(others) and 2 * alive >= len(others)
 
     async def _check(self, replica: Replica) -> None:
-        settings = self._settings
+        settings = self.settings
         began_s = self._clock()
         path = replica.settings.health_path or "/v1/models"
         limit_s = min(settings.timeout_s, settings.silence_s)
@@ -90,7 +91,7 @@ class SilenceWatch:
             await self._upstream.get(replica, path, timeout_s=limit_s)
         except BackendError as error:
             # Something may have come meanwhile: then it is slow, and the regular checks judge it.
-            if replica in self._fleet.suspects and replica.pulse.heard_s < began_s:
+            if replica in self._fleet.trust.suspects and replica.pulse.heard_s < began_s:
                 self._monitor.failed(replica, f"silent, and {error}")
             await asyncio.sleep(max(LEAST_CHECK_S - (self._clock() - began_s), 0.0))
         finally:

@@ -36,10 +36,15 @@ class Upstream:
         self, timeouts: TimeoutSettings, limits: LimitSettings, clock: Clock = time.monotonic
     ) -> None:
         self._clock = clock
-        self._timeouts = timeouts
         self._limits = limits
+        self.apply(timeouts)
         self._session: aiohttp.ClientSession | None = None
         self._urls: dict[tuple[str, str], URL] = {}
+
+    def apply(self, timeouts: TimeoutSettings) -> None:
+        """These count for what is sent from now on."""
+        self._timeouts = timeouts
+        self._usual = self._timeout(timeouts.connect_s)
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(
@@ -53,7 +58,6 @@ class Upstream:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            timeout=self._timeout(self._timeouts.connect_s),
             read_bufsize=2**18,
             skip_auto_headers=_NO_AUTO_HEADERS,
             max_line_size=2**15,
@@ -121,7 +125,7 @@ class Upstream:
 
     def _way_to(self, replica: Replica) -> dict[str, Any]:
         """How this replica is reached, where that is not as everywhere."""
-        way: dict[str, Any] = {"allow_redirects": False}
+        way: dict[str, Any] = {"allow_redirects": False, "timeout": self._usual}
         if replica.tls is not None:
             way |= {"ssl": replica.tls, "server_hostname": replica.server_name}
         if replica.settings.connect_s is not None:

@@ -83,7 +83,10 @@ class _Pages:
 
     async def metrics(self, _request: Request) -> Response:
         await self._backend.driver.thawed()
-        return Response(self._backend.driver.page.render(), media_type=CONTENT_TYPE)
+        lie = self._backend.faults.metrics
+        if lie == "rubbish":
+            return Response("<html>503 Service Temporarily Unavailable</html>", media_type="text/html")
+        return Response(self._backend.driver.page.render(idle=lie == "idle"), media_type=CONTENT_TYPE)
 
     async def describe(self, _request: Request) -> Response:
         """What this replica pretends to be; answers while frozen, too."""

@@ -69,6 +69,19 @@ class Backend:
         if self.faults.fail_rate > 0 and self._rng.random() < self.faults.fail_rate:
             raise ApiError(500, "InternalServerError", "emulated failure (fail_rate)")
 
+    def rubbish_at_random(self) -> tuple[bytes, bytes] | None:
+        """Content type and body of what is no answer, with the probability that the faults ask for."""
+        if self.faults.rubbish_rate > 0 and self._rng.random() < self.faults.rubbish_rate:
+            return RUBBISH[int(self._rng.integers(len(RUBBISH)))]
+        return None
+
+
+RUBBISH = (
+    (b"text/html", b"<html><body>Welcome to nginx!</body></html>"),
+    (b"application/json", b'{"id":"chatcmpl-0","object":"chat.comp'),
+    (b"text/event-stream", b"Traceback (most recent call last):\n  CUDA error: device-side assert"),
+)
+
 
 def warm_up(profile: HardwareProfile) -> None:
     """Play a request and a cancellation through a spare engine, so that everything is compiled."""

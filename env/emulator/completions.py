@@ -61,6 +61,11 @@ class CompletionEndpoint:
             await backend.driver.thawed()
             data = await read_body(receive)
             backend.fail_at_random()
+            rubbish = backend.rubbish_at_random()
+            if rubbish is not None:
+                await _start(send, rubbish[0])
+                await send({"type": "http.response.body", "body": rubbish[1]})
+                return
             job = self._understand(dict(scope["headers"]), data)
         except ApiError as error:
             await error.response()(scope, receive, send)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -30,6 +31,7 @@ class MetricsPage(Collector):
         self._profile = profile
         self._labels = {"engine": "0", "model_name": model}
         self._read = read
+        self._idle = False
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished: Counter[str] = Counter()
@@ -41,13 +43,16 @@ class MetricsPage(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def render(self) -> bytes:
-        """The page in Prometheus text format."""
+    def render(self, *, idle: bool = False) -> bytes:
+        """The page in Prometheus text format; `idle`: as if there were nothing to do."""
+        self._idle = idle
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
         now = self._read()
+        if self._idle:
+            now = replace(now, running=0, waiting=0, kv_usage=0.0)
         yield self._gauge(VLLM.running[0].name, "Requests in the batch.", now.running)
         yield self._gauge(VLLM.waiting[0].name, "Requests in the queue.", now.waiting)
         yield self._gauge(VLLM.kv_usage[0].name, "KV cache in use, 1 is full.", now.kv_usage)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from steersman.traces.settings import Settings
@@ -27,6 +29,17 @@ class Faults(Settings):
         default=0,
         ge=0,
         description="Cut the connection of every answer after so many tokens; 0 does not.",
+    )
+    rubbish_rate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of new requests answered 200 with what is no answer: a page of HTML, half an "
+        "object, lines of a log.",
+    )
+    metrics: Literal["honest", "idle", "rubbish"] = Field(
+        default="honest",
+        description="What its metrics page says: that it idles, whatever it does, or nothing readable.",
     )
     unhealthy: bool = Field(
         default=False, description="Answer health checks with 503, requests as ever."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from steersman.serving.discovery.files import FileWatch
 from steersman.serving.discovery.kubernetes import KubernetesWatch
 from steersman.serving.discovery.settings import DiscoverySettings
 from steersman.serving.discovery.source import DiscoveryError, Tell
+from steersman.serving.loops import Clock, run_loop, step_safely
 from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
 
@@ -40,23 +42,78 @@ class Source(Protocol):
         ...
 
 
-def make_searches(
-    settings: DiscoverySettings, membership: Membership, metrics: RouterMetrics
-) -> list[DiscoveryLoop]:
-    """A loop for each place where replicas are looked for.
+class Searches:
+    """A loop for each place where replicas are looked for; places may come and go.
 
     Raises:
-        ConfigError: one needs a package that is not installed.
+        ConfigError: a source needs a package that is not installed.
     """
-    makers: list[Callable[[Tell], Source]] = [
-        *(partial(FileWatch, one) for one in settings.files),
-        *(partial(DnsWatch, one) for one in settings.dns),
-        *(partial(KubernetesWatch, one) for one in settings.kubernetes),
-    ]
-    return [
-        DiscoveryLoop(make(partial(membership.tell, f"source {i}")), metrics)
-        for i, make in enumerate(makers)
-    ]
+
+    def __init__(
+        self,
+        settings: DiscoverySettings,
+        membership: Membership,
+        metrics: RouterMetrics,
+        clock: Clock,
+    ) -> None:
+        self._membership = membership
+        self._metrics = metrics
+        self._clock = clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.loops: dict[str, DiscoveryLoop] = {}
+        """By what is configured of the place."""
+        for key, maker in _makers(settings).items():
+            self._add(key, maker)
+        membership.expect(self.loops)
+
+    async def start(self) -> None:
+        """Look everywhere once, and then again and again."""
+        await asyncio.gather(*(self._start(key) for key in self.loops))
+
+    async def close(self) -> None:
+        """Look no more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def replace(self, settings: DiscoverySettings) -> None:
+        """Look in these places from now on. Where nothing changed, nothing happens; what the places
+        that are gone had named stays until every new one has answered.
+
+        Raises:
+            ConfigError: as above, before anything has changed.
+        """
+        makers = _makers(settings)
+        new = [key for key in makers if key not in self.loops]
+        gone = [key for key in self.loops if key not in makers]
+        for key in new:
+            self._add(key, makers[key])
+        for key in gone:
+            del self.loops[key]
+            if key in self._tasks:
+                self._tasks.pop(key).cancel()
+        self._membership.expect(self.loops)
+        await asyncio.gather(*(self._start(key) for key in new))
+
+    def _add(self, key: str, maker: Callable[[Tell], Source]) -> None:
+        source = maker(partial(self._membership.tell, key))
+        self.loops[key] = DiscoveryLoop(source, self._metrics)
+
+    async def _start(self, key: str) -> None:
+        loop = self.loops[key]
+        pause_s = await step_safely(loop, self._clock)
+        if self.loops.get(key) is not loop:
+            return  # gone meanwhile
+        self._tasks[key] = asyncio.create_task(run_loop(loop, self._clock, pause_s), name=loop.name)
+
+
+def _makers(settings: DiscoverySettings) -> dict[str, Callable[[Tell], Source]]:
+    return {
+        **{f"file {one!r}": partial(FileWatch, one) for one in settings.files},
+        **{f"dns {one!r}": partial(DnsWatch, one) for one in settings.dns},
+        **{f"kubernetes {one!r}": partial(KubernetesWatch, one) for one in settings.kubernetes},
+    }
 
 
 class DiscoveryLoop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,11 +53,12 @@ def serve(
         "port": port,
         "outcome_log": None if log_dir is None else {"directory": str(log_dir)},
     }
-    settings = _settings(config, {key: value for key, value in overrides.items() if value is not None})
+    given = {key: value for key, value in overrides.items() if value is not None}
+    settings = _settings(config, given)
     if check:
         _check(settings, json=json)
     else:
-        _run(settings, verbose=verbose)
+        _run(settings, lambda: _settings(config, given), verbose=verbose)
 
 
 def _settings(config: Path | None, overrides: dict[str, Any]) -> RouterSettings:
@@ -83,13 +85,14 @@ def _backend(text: str) -> dict[str, str]:
     return {"url": url, "profile": profile}
 
 
-def _run(settings: RouterSettings, *, verbose: bool) -> None:
+def _run(settings: RouterSettings, read: Callable[[], RouterSettings], *, verbose: bool) -> None:
     import asyncio
     import signal
 
     import uvloop
 
     from steersman.serving.app import create_app
+    from steersman.serving.reload import Reloader
     from steersman.serving.server import open_socket, serve_forever
 
     _log_to_stderr(verbose=verbose)
@@ -98,7 +101,7 @@ def _run(settings: RouterSettings, *, verbose: bool) -> None:
     # The server raises the signal that stopped it once more when all is done: by then it is no news.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_forever(app, settings, listener))
+        runner.run(serve_forever(app, settings, listener, Reloader(app.state.parts, read)))
 
 
 def _check(settings: RouterSettings, *, json: bool) -> None:

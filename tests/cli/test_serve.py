@@ -6,14 +6,16 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 
 from steersman.cli.serve import _settings
 from steersman.traces.errors import ConfigError
-from tests.serving.backends import backends, completion, events, stream, whole
-from tests.serving.harness import chat
+from tests.serving.backends import Backend, backends, completion, events, stream, whole
+from tests.serving.harness import chat, eventually
 from tests.support.processes import free_port, run_cli, serving
 
 GOOD = whole(completion())
@@ -129,3 +131,79 @@ async def test_it_serves_and_drains_on_sigterm(tmp_path: Path) -> None:
         finally:
             await asyncio.to_thread(started.__exit__, None, None, None)
         assert len(list(log.iterdir())) == 1, "the log was written to its end"
+
+
+async def test_sighup_has_the_configuration_read_again(tmp_path: Path) -> None:
+    text = b"".join(events(6))
+    slow = stream(events(6), delay_s=0.02)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    path = tmp_path / "router.yaml"
+    async with backends(slow, slow) as fleet, aiohttp.ClientSession() as client:
+
+        def write(*listed: Backend, **more: Any) -> None:
+            entries = [{"id": b.name, "url": b.url, "models": ["m"]} for b in listed]
+            path.write_text(yaml.safe_dump({"backends": entries, "health": {"interval_s": 0.2}} | more))
+
+        async def ask() -> str:
+            async with client.post(url + "/v1/chat/completions", json=chat(stream=True)) as answer:
+                assert (answer.status, await answer.read()) == (200, text)
+                return answer.headers["x-steersman-replica"]
+
+        async def loaded(line: str) -> bool:
+            await asyncio.gather(*(ask() for _ in range(4)))
+            async with client.get(url + "/metrics") as page:
+                return line in await page.text()
+
+        write(fleet[0])
+        started = serving("serve", "--config", str(path), "--port", str(port), url=url)
+        process = await asyncio.to_thread(started.__enter__)
+        try:
+            assert {await ask() for _ in range(3)} == {"b0"}
+            for listed, more, line in (
+                (fleet[1:], {}, 'steersman_config_reloads_total{result="loaded"} 1.0'),
+                (fleet, {"polcy": {}}, 'steersman_config_reloads_total{result="refused"} 1.0'),
+                (
+                    fleet,
+                    {"policy": {"name": "p2c"}},
+                    'steersman_config_reloads_total{result="loaded"} 2',
+                ),
+            ):
+                write(*listed, **more)
+                process.reload()
+                await eventually(lambda line=line: loaded(line), within_s=20.0)
+            assert "did you mean 'policy'" in process.log
+            await asyncio.gather(*(ask() for _ in range(8)))
+        finally:
+            await asyncio.to_thread(started.__exit__, None, None, None)
+
+
+async def test_it_is_a_lame_duck_before_it_stops(tmp_path: Path) -> None:
+    path = tmp_path / "router.yaml"
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with backends(GOOD) as fleet, aiohttp.ClientSession() as client:
+        path.write_text(
+            yaml.safe_dump({"backends": [{"url": fleet[0].url}], "timeouts": {"lame_duck_s": 60.0}})
+        )
+        started = serving("serve", "--config", str(path), "--port", str(port), url=url)
+        process = await asyncio.to_thread(started.__enter__)
+        try:
+            process.terminate()
+
+            async def says_so() -> bool:
+                async with client.get(url + "/ready") as page:
+                    return page.status == 503 and page.headers.get("connection") == "close"
+
+            await eventually(says_so)
+            async with client.get(url + "/health") as page:
+                assert (page.status, (await page.json())["status"]) == (503, "draining")
+            async with client.get(url + "/live") as page:
+                assert page.status == 200
+            async with client.post(url + "/v1/chat/completions", json=chat()) as answer:
+                assert answer.status == 200, "who comes all the same is served"
+                assert answer.headers["connection"] == "close"
+            process.terminate()  # a second time: now
+            assert await asyncio.to_thread(process.wait) == 0
+        finally:
+            await asyncio.to_thread(started.__exit__, None, None, None)

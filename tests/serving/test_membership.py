@@ -35,8 +35,9 @@ class Rig:
             [backend(n) for n in names], [PROFILE] * len(names), HealthSettings(), block_tokens=16
         )
         self.members = Membership(
-            self.fleet, lambda _: [], lambda _: PROFILE, RouterMetrics(), lambda: 0.0, sources=2
+            self.fleet, lambda _: [], lambda _: PROFILE, RouterMetrics(), lambda: 0.0
         )
+        self.members.expect(("x", "y"))
 
     async def tell(self, source: str, told: Sequence[BackendSettings]) -> None:
         self.members.tell(source, told)

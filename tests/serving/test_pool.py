@@ -71,7 +71,7 @@ def test_who_is_avoided() -> None:
     made.replicas[0].resting_until_s = 10.0
     assert made.avoided(pool, tried, 9.0).tolist() == [True, True, False]
     assert made.avoided(pool, tried, 10.0).tolist() == [False, True, False]
-    made.suspects.add(made.replicas[2])
+    made.trust.suspects.add(made.replicas[2])
     assert made.avoided(pool, tried, 10.0).tolist() == [False, True, True]
     assert made.avoided(pool, tried, 9.0).tolist() == [True, True, False], "nobody else can"
     made.drain(made.replicas[0])

@@ -24,7 +24,7 @@ PATIENT = QUICK | {"health": HEALTH | {"failures": 100}}
 
 
 def suspects(router: Routed) -> set[str]:
-    return {replica.id for replica in router.parts.fleet.suspects}
+    return {replica.id for replica in router.parts.fleet.trust.suspects}
 
 
 def is_well(router: Routed, index: int) -> bool:
@@ -121,7 +121,7 @@ class Rig:
     async def suspected(self) -> set[str]:
         await self.parts.silence.step(self.now_s)
         await self.parts.silence.close()
-        return {replica.id for replica in self.parts.fleet.suspects}
+        return {replica.id for replica in self.parts.fleet.trust.suspects}
 
 
 async def test_a_stall_of_our_own_makes_nobody_a_suspect() -> None:

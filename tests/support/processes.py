@@ -117,6 +117,10 @@ class ServerProcess:
         """As a supervisor asks it to stop."""
         self._process.terminate()
 
+    def reload(self) -> None:
+        """As an operator has it read its configuration again."""
+        self._process.send_signal(signal.SIGHUP)
+
     def freeze(self) -> None:
         """As a machine that swaps, or a driver that hangs: it takes connections and does nothing."""
         os.killpg(self._process.pid, signal.SIGSTOP)

@@ -12,7 +12,7 @@ import pytest
 from steersman.env.emulator.app import create_backend
 from steersman.env.emulator.settings import EmulatorSettings
 from steersman.env.engine_metrics import EngineMetrics, parse_metrics
-from steersman.traces.errors import ConfigError
+from steersman.traces.errors import BackendError, ConfigError
 from steersman.traces.headers import EMULATED_INPUT_TOKENS, EMULATED_OUTPUT_TOKENS
 from tests.support.emulated import emulated
 
@@ -277,6 +277,31 @@ async def test_fault_unhealthy(client: Client) -> None:
     await client.faults(unhealthy=True)
     assert await client.health() == 503
     await client.chat()
+
+
+async def test_fault_rubbish(client: Client) -> None:
+    await client.faults(rubbish_rate=1.0)
+    seen = set()
+    for _ in range(20):
+        async with client.http.post("/v1/chat/completions", json=_body({})) as answer:
+            assert answer.status == 200
+            assert b'"choices"' not in await answer.read()
+            seen.add(answer.content_type)
+    assert seen == {"text/html", "application/json", "text/event-stream"}
+
+
+async def test_fault_metrics_that_lie(client: Client) -> None:
+    running = asyncio.create_task(client.stream(output=2000))
+    await asyncio.sleep(0.1)
+    await client.faults(metrics="idle")
+    assert ((await client.metrics()).running, (await client.metrics()).kv_usage) == (0, 0.0)
+    await client.faults(metrics="rubbish")
+    async with client.http.get("/metrics") as page:
+        with pytest.raises(BackendError):
+            parse_metrics(await page.read())
+    await client.faults(**HEALED)
+    assert (await client.metrics()).running == 1
+    running.cancel()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,149 @@
+"""Everything breaks, and the books must balance: `python benchmarks/chaos.py [--quick] [--json FILE]`.
+
+Four emulated backends and a router, all real processes. For ten minutes (`--quick`: about one) backends
+are killed, frozen, slowed, fail, answer rubbish, break off in the middle, lie about their load; the disk
+of the outcome log fills up; the configuration is changed, broken and mended. Two backends at a time are
+hurt at most. Clients that know what every answer must be keep books, and at the end three accounts are
+compared: theirs, the router's counters, and its outcome log.
+
+- `chaos.requests`: sent.
+- `chaos.unaccounted`: missing or twice in the log, in the log and not sent, or ended otherwise there
+  than at the client; plus the difference of the counters.
+- `chaos.lost_before_first_byte`: no answer had begun, and none came.
+- `chaos.wrong_bytes`: answers with bytes that are not theirs, or cut short without saying so.
+- `chaos.broken_after_first_byte`: cut short, and said so: what a backend takes with it when it dies.
+
+Exits with 1 if something is unaccounted for, lost or wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from chaos_books import Clients, Ending, Entry
+from chaos_incidents import BACKENDS, DISK, ROUTER, Plan
+from chaos_stage import Stage, small_disk
+
+from steersman.serving.rehearsal.children import Children
+from steersman.traces.outcome_log import read_outcomes
+from steersman.traces.schema import Status
+
+RATE_RPS = 10.0
+AGREES = {
+    Ending.OK: {Status.OK},
+    Ending.BROKEN: {Status.FAILED},
+    Ending.LOST: {Status.FAILED, Status.REJECTED},
+    Ending.LEFT: {Status.CANCELLED, Status.OK, Status.FAILED},
+    Ending.WRONG: set(Status),
+}
+"""What the router may say of a request that ended so for its client."""
+
+
+def main() -> int:
+    """Run, print and judge."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="about a minute")
+    parser.add_argument("--seconds", type=float, help="another length")
+    parser.add_argument("--seed", type=int, default=0, help="of requests and incidents")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    seconds = options.seconds or (40.0 if options.quick else 600.0)
+    lengths = {"last_s": (3.0, 5.0), "pause_s": (0.5, 1.0)} if options.quick else LONG
+    with tempfile.TemporaryDirectory() as scratch, small_disk() as (disk, fillable):
+        incidents = BACKENDS | ROUTER | (DISK if fillable else {})
+        plan = Plan(incidents, **lengths, seed=options.seed)
+        with Children(Path(scratch) / "logs") as children:
+            stage = Stage(children, Path(scratch), disk / "outcomes")
+            stage.start()
+            clients = Clients(stage.url, RATE_RPS, options.seed)
+            counts, page = asyncio.run(play(stage, clients, plan, seconds))
+            stage.stop_router()
+        rows = judge(clients.entries, stage.log, page)
+    note = ", ".join(f"{count} x {name}" for name, count in counts.items())
+    rows[0]["note"] = note if fillable else f"{note}; no right to mount a tmpfs, so no full disk"
+    for row in rows:
+        print(f"{row['name']:<32}{row['value']:>8.0f} {row['unit']:<9} {row['note']}")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return int(any(row["value"] for row in rows[1:4]))
+
+
+LONG: dict[str, tuple[float, float]] = {"last_s": (4.0, 15.0), "pause_s": (1.0, 5.0)}
+
+
+async def play(stage: Stage, clients: Clients, plan: Plan, seconds: float) -> tuple[dict[str, int], str]:
+    """Requests and incidents; how often each happened, and the router's counters in the end."""
+    began_s = time.monotonic()
+
+    def tell(what: str) -> None:
+        print(f"{time.monotonic() - began_s:6.1f} s  {what}", file=sys.stderr)
+
+    until_s = began_s + seconds
+    counts, _ = await asyncio.gather(plan.run(stage, until_s - 2.0, tell), clients.run(until_s))
+    return counts, await stage.metrics()
+
+
+def judge(entries: list[Entry], log: Path, page: str) -> list[dict[str, object]]:
+    """Compare the books; tells every request in question on standard error."""
+    logged = Counter[str]()
+    status: dict[str, Status] = {}
+    for record in read_outcomes(log):
+        name = record.session_id or ""
+        logged[name] += 1
+        status[name] = record.status
+    strange = set(logged) - {entry.session for entry in entries}
+    unaccounted = [entry for entry in entries if not is_accounted(entry, logged, status)]
+    difference = abs(int(total(page, "steersman_requests_total")) - logged.total())
+    lost = [entry for entry in entries if entry.ending is Ending.LOST]
+    wrong = [entry for entry in entries if entry.ending is Ending.WRONG]
+    broken = [entry for entry in entries if entry.ending is Ending.BROKEN]
+    left = sum(entry.ending is Ending.LEFT for entry in entries)
+    for kind, those in (("unaccounted", unaccounted), ("lost", lost), ("wrong", wrong)):
+        for entry in those:
+            print(
+                f"{kind}: {entry.session} {entry.ending} {entry.replica} logged "
+                f"{logged[entry.session]} x {status.get(entry.session)}: {entry.problem}",
+                file=sys.stderr,
+            )
+    return [
+        row("chaos.requests", len(entries), ""),
+        row(
+            "chaos.unaccounted",
+            len(unaccounted) + len(strange) + difference,
+            f"{len(unaccounted)} sent, {len(strange)} never sent, counters off by {difference}",
+        ),
+        row("chaos.lost_before_first_byte", len(lost), ""),
+        row("chaos.wrong_bytes", len(wrong), ""),
+        row("chaos.broken_after_first_byte", len(broken), "said so to the client"),
+        row("chaos.retries", int(total(page, "steersman_retries_total")), "attempts after the first"),
+        row("chaos.left", left, "clients that went away, as they meant to"),
+    ]
+
+
+def total(page: str, name: str) -> float:
+    """The sum of a counter over its labels."""
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.M))
+
+
+def is_accounted(entry: Entry, logged: Counter[str], status: dict[str, Status]) -> bool:
+    """Whether the log has it once, and agrees with the client."""
+    if entry.ending is Ending.LEFT and not logged[entry.session]:
+        return True  # it may have left before it was read
+    return logged[entry.session] == 1 and status[entry.session] in AGREES[entry.ending]
+
+
+def row(name: str, value: int, note: str) -> dict[str, object]:
+    """One figure."""
+    return {"name": name, "value": value, "lo": None, "hi": None, "unit": "requests", "note": note}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
