@@ -1,8 +1,9 @@
 """What an event means to the router's ledger, to the outcome table and to the cost.
 
 The **cost** is EVALUATION's, in continuous time: until its first token a request accrues
-`weight / TTFT_SLO` a second (while the router holds it back, all at once when that ends), then until its last `weight / ((output - 1) * TPOT_SLO)`, so that at its
-end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps. A
+`weight / TTFT_SLO` a second, then until its last `weight / ((output - 1) * TPOT_SLO)`, so that at its
+end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps.
+While the router holds it back (`holding.py`) nothing accrues; that share follows at its dispatch. A
 missed service level costs `2 * weight` more, charged at the first token if TTFT missed and otherwise at
 the last if TPOT did. A request that does not end well is charged up to `42 * weight` in all.
 
