@@ -2,7 +2,8 @@
 
 The **cost** is EVALUATION's, in continuous time: until its first token a request accrues
 `weight / TTFT_SLO` a second, then until its last `weight / ((output - 1) * TPOT_SLO)`, so that at its
-end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps. A
+end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps.
+While the router holds it back (`holding.py`) nothing accrues; that share follows at its dispatch. A
 missed service level costs `2 * weight` more, charged at the first token if TTFT missed and otherwise at
 the last if TPOT did. A request that does not end well is charged up to `42 * weight` in all.
 
@@ -10,6 +11,8 @@ Per replica, only the sum of the rates is kept: constant work per event.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from steersman.env.jit import compiled, inner
 from steersman.env.layout import CANCELLED, NONE, OK
@@ -46,6 +49,7 @@ def dispatched(memory: int, slot: int, at_s: float) -> None:
     _on_dispatch(ledger_in(memory)[replica], float(sequence.prompt), facts.uncached, facts.output_p50)
     accrue(memory, replica, at_s)
     owner = replicas_in(memory)[replica]
+    owner.cost += facts.weight * (at_s - facts.arrival_s) / facts.ttft_slo_s
     owner.cost_rate += facts.weight / facts.ttft_slo_s
     owner.inflight += 1
     outcome = outcomes_in(memory)[sequence.row]
@@ -61,7 +65,8 @@ def first_token(memory: int, slot: int, at_s: float) -> None:
     replica = facts.replica
     ttft_s = at_s - facts.arrival_s
     facts.first_token_s = at_s
-    _on_first_token(ledger_in(memory)[replica], facts.uncached, ttft_s, facts.raw_ttft_s)
+    since_dispatch_s = at_s - facts.dispatched_s
+    _on_first_token(ledger_in(memory)[replica], facts.uncached, since_dispatch_s, facts.raw_ttft_s)
     accrue(memory, replica, at_s)
     owner = replicas_in(memory)[replica]
     owner.cost_rate -= facts.weight / facts.ttft_slo_s
@@ -116,7 +121,7 @@ def finished(memory: int, slot: int, at_s: float) -> None:
         float(sequence.prompt),
         facts.output_p50,
         float(sequence.output),
-        at_s - facts.arrival_s,
+        at_s - facts.dispatched_s,
         tpot_s,
         facts.raw_tpot_s,
     )
@@ -157,9 +162,15 @@ def aborted(memory: int, slot: int, at_s: float, status: int) -> None:
 def refused(memory: int, row: int, replica: int, status: int) -> None:
     """No replica took it: it never was in flight."""
     cluster = common_in(memory)
-    cluster.cost += FAILURE_COST * trace_in(memory)[row].weight
+    arrival_s = min(cluster.held_since_s, cluster.now_s)
+    cluster.held_since_s = np.inf
+    source = trace_in(memory)[row]
+    if status == CANCELLED:
+        cluster.cost += source.weight * (cluster.now_s - arrival_s) / source.ttft_slo_s
+    else:
+        cluster.cost += FAILURE_COST * source.weight
     outcome = outcomes_in(memory)[row]
-    outcome.arrival_s = cluster.now_s
+    outcome.arrival_s = arrival_s
     outcome.replica = replica
     outcome.end_s = cluster.now_s
     outcome.status = status

@@ -34,6 +34,7 @@ CLUSTER = np.dtype(
         ("unborn", "i8"),  # children whose parents have not ended
         ("born", "i8"),  # children in the heap
         ("pending", "i8"),  # row that waits for a decision
+        ("held_since_s", "f8"),  # when it arrived, if it was held back; infinite if not (`holding.py`)
         ("free_slot", "i8"),  # head of the list of free slots
         ("free_slots", "i8"),
         ("events", "i8"),  # written since they were last read
@@ -190,6 +191,7 @@ FACTS = np.dtype(
     [  # What only events touch, by the same slot.
         ("replica", "i8"),
         ("arrival_s", "f8"),
+        ("dispatched_s", "f8"),  # later than its arrival, if it was held back
         ("first_token_s", "f8"),
         ("weight", "f8"),
         ("ttft_slo_s", "f8"),

@@ -29,13 +29,16 @@ class StaticTrace:
     """Whether each hash stands for all the blocks before it too (`chains.py`)."""
 
 
-def static_trace(trace: Trace, table: RequestTable, patience_s: float | None) -> StaticTrace:
-    """What the engine reads of a trace."""
+def static_trace(
+    trace: Trace, table: RequestTable, patience_s: float | None, *, priorities: bool = True
+) -> StaticTrace:
+    """What the engine reads of a trace; without `priorities` all requests are alike to it."""
     n = len(trace)
     records: NDArray[Any] = np.zeros(n, dtype=at.TRACE)
     records["input_tokens"] = np.maximum(trace.input_tokens, 1)
     records["output_tokens"] = np.maximum(trace.output_tokens, 1)
-    records["priority"] = np.clip(trace.priority, 0, at.PRIORITIES - 1)
+    if priorities:
+        records["priority"] = np.clip(trace.priority, 0, at.PRIORITIES - 1)
     records["hash_start"] = trace.block_offsets[:-1]
     records["hash_count"] = np.diff(trace.block_offsets)
     records["think_time_s"] = np.maximum(trace.think_time_s, 0.0)

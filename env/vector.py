@@ -156,6 +156,26 @@ class ClusterBatch:
         lockstep.dispatch_all(self._memories, self._beliefs, wanted, self._output_p50, raw)
         self._rows[:] = at.NONE
 
+    def hold(self, index: int) -> None:
+        """Put one cluster's pending request aside; see `Cluster.hold`."""
+        self._clusters[index].hold()
+        self._rows[index] = at.NONE
+
+    def take_up(self, index: int, row: int) -> None:
+        """A request that one cluster has held is its pending one; see `Cluster.take_up`."""
+        self._clusters[index].take_up(row)
+        self._rows[index] = row
+
+    def refuse(self, index: int) -> None:
+        """One cluster's pending request is sent nowhere."""
+        self._clusters[index].dispatch(-1)
+        self._rows[index] = at.NONE
+
+    def withdraw(self, index: int) -> None:
+        """The client of one cluster's pending request goes away; see `Cluster.withdraw`."""
+        self._clusters[index].withdraw()
+        self._rows[index] = at.NONE
+
     def finish(self, index: int, drain_s: float = 600.0) -> None:
         """Drain one cluster; see `Cluster.finish`."""
         self._clusters[index].finish(drain_s)

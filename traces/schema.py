@@ -408,6 +408,8 @@ class Conditions:
     priority_preemption: bool = False
     """Whether waiting requests of a higher class preempt what runs, where slots or memory are short.
     False is vLLM's `--scheduling-policy priority`: order in the queue and choice of whom to preempt."""
+    priority_scheduling: bool = True
+    """Whether engines look at priorities at all; False is vLLM's default, `--scheduling-policy fcfs`."""
     adapters: Adapters | None = None
     """None: adapters cost nothing."""
     sharing: tuple[SharedGpu, ...] = ()
