@@ -48,8 +48,11 @@ class ApiEndpoint:
         self, scope: Scope, receive: Receive, send: Send, arrival_s: float, request_id: str
     ) -> int:
         parts = self._parts
+        caller = parts.gate.caller(scope["headers"])  # before the body: a stranger need not be read
         intake = await read_request(self._api, scope, receive, arrival_s, parts.settings)
-        pool = find_pool(parts.fleet, intake.text.model)
+        intake.headers = parts.gate.passes_on(intake.headers)
+        intake.hints = caller.take(intake.hints)
+        pool = find_pool(parts.fleet, intake.text.model, caller)
         request = understand(intake, pool, parts.counter, parts.wording, request_id)
         prepared = parts.router.prepare(request, pool, intake.hints)
         interrupt = Interrupt()

@@ -12,6 +12,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from steersman.agents.guard import GuardSettings
+from steersman.serving.access.settings import AccessSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
 from steersman.traces.schema import Priority
@@ -212,6 +213,7 @@ class RouterSettings(Settings):
         default_factory=dict,
         description="Further names of models: what a client may ask for, and the model that serves it.",
     )
+    access: AccessSettings = Field(default=AccessSettings(), description="Who is let in.")
     profile: str = Field(
         default="a100-llama-3.1-8b", description="Hardware profile of backends that name none."
     )

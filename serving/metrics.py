@@ -79,6 +79,9 @@ class RouterMetrics:
             "scrape_failures", "Scrapes of engine metrics that failed", "replica"
         )
         self.discovery = counter("discovery", "Looks for replicas, by result", "source", "result")
+        self.key_file_loads = counter(
+            "key_file_loads", "Key files that were loaded or refused", "result"
+        )
         # Models and log.
         self.width = Gauge(
             "steersman_prediction_width",

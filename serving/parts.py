@@ -18,6 +18,8 @@ from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
 from steersman.predictors.wording import Wording
+from steersman.serving.access.gate import Gate
+from steersman.serving.access.watch import KeyWatch
 from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import DiscoveryLoop, make_searches
@@ -61,6 +63,8 @@ class Parts:
     errors: OnlineErrors
     refit: RefitLoop | None
     log: OutcomeLogWriter | None
+    gate: Gate
+    """Knows the API keys."""
     membership: Membership
     """Has the health checks and scrapers of every replica."""
     searches: list[DiscoveryLoop]
@@ -174,6 +178,9 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     silence = SilenceWatch(fleet, monitor, upstream, settings.health, clock)
     errors = OnlineErrors(metrics)
     watches: list[ControlLoop] = [silence]
+    gate = Gate()
+    if settings.access.key_file:
+        watches.append(KeyWatch(settings.access, gate, metrics))
     if settings.bundle.directory:
         directory = Path(settings.bundle.directory)
         watches.append(BundleWatch(directory, models, settings.bundle, metrics))
@@ -196,6 +203,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         errors=errors,
         refit=refit,
         log=log,
+        gate=gate,
         membership=membership,
         searches=make_searches(settings.discovery, membership, metrics),
         silence=silence,
