@@ -15,6 +15,7 @@ from steersman.agents.guard import GuardSettings
 from steersman.serving.access.settings import AccessSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
+from steersman.serving.shared.settings import SharedSettings
 from steersman.traces.schema import Priority
 from steersman.traces.settings import Settings
 
@@ -214,6 +215,7 @@ class RouterSettings(Settings):
         description="Further names of models: what a client may ask for, and the model that serves it.",
     )
     access: AccessSettings = Field(default=AccessSettings(), description="Who is let in.")
+    shared: SharedSettings = Field(default=SharedSettings(), description="What routers know together.")
     profile: str = Field(
         default="a100-llama-3.1-8b", description="Hardware profile of backends that name none."
     )

@@ -31,6 +31,7 @@ class Code(StrEnum):
     TENANT_NOT_ALLOWED = "tenant_not_allowed"
     MODEL_MISSING = "model_missing"
     MODEL_NOT_FOUND = "model_not_found"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
     BODY_TOO_LARGE = "body_too_large"
     BODY_TIMEOUT = "body_timeout"
     HEADERS_TOO_LARGE = "headers_too_large"
@@ -54,6 +55,7 @@ class ApiError(Exception):
         message: one line for people.
         param: the field or header at fault, if one is.
         retry_after_s: where waiting helps.
+        kind: OpenAI's `type`; by default it follows from the status.
         headers: further headers of the answer.
     """
 
@@ -65,6 +67,7 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         retry_after_s: float | None = None,
+        kind: str = "",
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(message)
@@ -73,12 +76,13 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.kind = kind
         self.more_headers = tuple(headers)
 
     @property
     def body(self) -> bytes:
         """The response body."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = self.kind or ("invalid_request_error" if self.status < 500 else "server_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code.value}
         return orjson.dumps({"error": error})
 

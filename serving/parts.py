@@ -24,6 +24,10 @@ from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import DiscoveryLoop, make_searches
 from steersman.serving.health import HealthCheck, HealthMonitor
+from steersman.serving.limits.limiter import Limiter
+from steersman.serving.limits.memory import MemoryLimits
+from steersman.serving.limits.shared import LeaseRenewal, SharedLimits
+from steersman.serving.limits.store import LimitStore
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
@@ -36,6 +40,7 @@ from steersman.serving.refit import RefitLoop
 from steersman.serving.replica import Replica
 from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
+from steersman.serving.shared.server import SharedServer
 from steersman.serving.silence import SilenceWatch
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
@@ -65,6 +70,8 @@ class Parts:
     log: OutcomeLogWriter | None
     gate: Gate
     """Knows the API keys."""
+    limiter: Limiter
+    shared: SharedServer | None
     membership: Membership
     """Has the health checks and scrapers of every replica."""
     searches: list[DiscoveryLoop]
@@ -94,6 +101,8 @@ class Parts:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.silence.close()
+                if self.shared is not None:
+                    await self.shared.close()
                 if self.refit is not None:
                     self.refit.close()
                 if self.log is not None:
@@ -181,6 +190,11 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     gate = Gate()
     if settings.access.key_file:
         watches.append(KeyWatch(settings.access, gate, metrics))
+    shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
+    limits: LimitStore = MemoryLimits(clock)
+    if shared is not None:
+        limits = SharedLimits(shared, metrics, clock)
+        watches.append(LeaseRenewal(limits))
     if settings.bundle.directory:
         directory = Path(settings.bundle.directory)
         watches.append(BundleWatch(directory, models, settings.bundle, metrics))
@@ -204,6 +218,8 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         refit=refit,
         log=log,
         gate=gate,
+        limiter=Limiter(limits, metrics),
+        shared=shared,
         membership=membership,
         searches=make_searches(settings.discovery, membership, metrics),
         silence=silence,

@@ -22,6 +22,7 @@ class Caller:
     tenant: str = ""
     """Empty: the tenant header says."""
     models: tuple[str, ...] = ()
+    """Patterns; empty: all."""
     top_priority: Priority = Priority.INTERACTIVE
     rates: RateSettings = NO_RATES
     """Of its key."""
