@@ -73,6 +73,15 @@ class TimeoutSettings(Settings):
     )
     idle_s: float = Field(default=120.0, gt=0, description="Between two pieces of a streamed answer.")
     body_s: float = Field(default=60.0, gt=0, description="For a client to send its whole request.")
+    headers_s: float = Field(
+        default=30.0, gt=0, le=3600, description="For a client to send the head of a request."
+    )
+    keep_alive_s: float = Field(
+        default=75.0,
+        gt=0,
+        le=3600,
+        description="Idle connections of clients are closed after it; longer than the load balancer's.",
+    )
     drain_s: float = Field(
         default=30.0, ge=0, description="For requests in flight to end after SIGTERM; then they are cut."
     )
@@ -117,6 +126,9 @@ class LimitSettings(Settings):
         default=2**20,
         ge=0,
         description="Of an answer that does not stream, held back so that a break can still be retried.",
+    )
+    connections: int = Field(
+        default=8192, ge=0, description="Connections of clients at once; 0 for no limit."
     )
     connections_per_replica: int = Field(
         default=0, ge=0, description="Connections to one replica at once; 0 for no limit."

@@ -35,6 +35,8 @@ class Code(StrEnum):
     BODY_TOO_LARGE = "body_too_large"
     BODY_TIMEOUT = "body_timeout"
     HEADERS_TOO_LARGE = "headers_too_large"
+    HEADERS_TIMEOUT = "headers_timeout"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NO_HEALTHY_REPLICA = "no_healthy_replica"

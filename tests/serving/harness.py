@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -28,6 +28,8 @@ class Routed:
     url: str
     parts: Parts
     client: aiohttp.ClientSession
+    connections: set[Any] = field(default_factory=set)
+    """Of clients, as the server knows them; the session's own are among them."""
 
     async def post(
         self, body: Any = None, *, path: str = CHAT, headers: dict[str, str] | None = None
@@ -82,7 +84,8 @@ async def routing(settings: RouterSettings) -> AsyncIterator[Routed]:
             await asyncio.sleep(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]
         async with aiohttp.ClientSession(auto_decompress=False) as client:
-            yield Routed(f"http://127.0.0.1:{port}", app.state.parts, client)
+            url = f"http://127.0.0.1:{port}"
+            yield Routed(url, app.state.parts, client, server.server_state.connections)
     finally:
         server.should_exit = True
         await serving
