@@ -13,9 +13,11 @@ from pydantic import Field, field_validator, model_validator
 
 from steersman.agents.guard import GuardSettings
 from steersman.serving.access.settings import AccessSettings
+from steersman.serving.admin.settings import AdminSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
 from steersman.serving.shared.settings import SharedSettings
+from steersman.serving.tls import ListenerTlsSettings
 from steersman.traces.schema import Priority
 from steersman.traces.settings import Settings
 
@@ -216,6 +218,8 @@ class RouterSettings(Settings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 for any free one.")
+    tls: ListenerTlsSettings = Field(default=ListenerTlsSettings(), description="Towards clients.")
+    admin: AdminSettings = Field(default=AdminSettings(), description="For operators.")
     backends: tuple[BackendSettings, ...] = Field(
         default=(), description="The replicas. Those that serve the same model form its pool."
     )

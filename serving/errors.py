@@ -26,6 +26,7 @@ class Code(StrEnum):
     MISSING_API_KEY = "missing_api_key"
     INVALID_API_KEY = "invalid_api_key"
     EXPIRED_API_KEY = "expired_api_key"
+    ADMIN_ONLY = "admin_only"
     MODEL_NOT_ALLOWED = "model_not_allowed"
     PRIORITY_NOT_ALLOWED = "priority_not_allowed"
     TENANT_NOT_ALLOWED = "tenant_not_allowed"

@@ -125,6 +125,15 @@ class Membership:
             logger.info("replica %s is gone", replica.id)
         return REAP_INTERVAL_S
 
+    def hold(self, replica_id: str, *, hold: bool) -> bool:
+        """An operator drains a replica by its id, or gives it requests again; False if there is none."""
+        replicas = [replica for replica in self._fleet.replicas if replica.id == replica_id]
+        for replica in replicas:
+            if replica not in self._draining:
+                self._fleet.drain(replica, draining=hold)
+            logger.warning("replica %s %s", replica_id, "drains" if hold else "gets requests again")
+        return bool(replicas)
+
     def _wanted(self) -> dict[str, BackendSettings]:
         """By id; of two that share an id or a URL the first counts."""
         wanted: dict[str, BackendSettings] = {}

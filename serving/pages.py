@@ -51,6 +51,11 @@ class Pages:
         report = self._parts.health_report()
         return JSONResponse(report, 503 if report["status"] == "unavailable" else 200)
 
+    async def brief_health(self, request: HttpRequest) -> Response:
+        """The same without a name."""
+        whole = await self.health(request)
+        return JSONResponse({"status": self._parts.health_report()["status"]}, whole.status_code)
+
     async def metrics(self, request: HttpRequest) -> Response:  # noqa: ARG002
         """The Prometheus page."""
         page = self._parts.metrics.page()

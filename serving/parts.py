@@ -42,6 +42,7 @@ from steersman.serving.router import Router
 from steersman.serving.scraper import Scraper
 from steersman.serving.shared.server import SharedServer
 from steersman.serving.silence import SilenceWatch
+from steersman.serving.tls import ListenerTls
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
 from steersman.traces.schema import HardwareProfile
@@ -72,6 +73,8 @@ class Parts:
     """Knows the API keys."""
     limiter: Limiter
     shared: SharedServer | None
+    tls: ListenerTls | None
+    """Towards clients."""
     membership: Membership
     """Has the health checks and scrapers of every replica."""
     searches: list[DiscoveryLoop]
@@ -190,6 +193,9 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     gate = Gate()
     if settings.access.key_file:
         watches.append(KeyWatch(settings.access, gate, metrics))
+    tls = ListenerTls(settings.tls) if settings.tls.cert_file else None
+    if tls is not None:
+        watches.append(tls)
     shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
     limits: LimitStore = MemoryLimits(clock)
     if shared is not None:
@@ -220,6 +226,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         gate=gate,
         limiter=Limiter(limits, metrics),
         shared=shared,
+        tls=tls,
         membership=membership,
         searches=make_searches(settings.discovery, membership, metrics),
         silence=silence,

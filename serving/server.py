@@ -9,41 +9,33 @@ import socket
 import uvicorn
 from starlette.applications import Starlette
 
+from steersman.serving.admin.listener import admin_listening
 from steersman.serving.config import RouterSettings
 from steersman.serving.connection import protocol_of
-from steersman.traces.errors import ConfigError
+from steersman.serving.sockets import BACKLOG, listen
 
 logger = logging.getLogger("steersman.serving")
 
-BACKLOG = 4096
-
 
 def open_socket(settings: RouterSettings) -> socket.socket:
-    """The listening socket.
+    """The public listening socket.
 
     Raises:
         ConfigError: the address is taken, or not this machine's.
     """
-    try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server(
-            (settings.host, settings.port), family=family, backlog=BACKLOG, reuse_port=False
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
-            "give another 'host' or 'port'"
-        ) from None
+    return listen(settings.host, settings.port)
 
 
 def make_server(app: Starlette, settings: RouterSettings) -> uvicorn.Server:
     """A server for the router. On SIGTERM it takes no new connections, lets requests end for
     `timeouts.drain_s`, and then cuts them."""
+    tls = app.state.parts.tls
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         http=protocol_of(app.state.parts),
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -59,6 +51,15 @@ def make_server(app: Starlette, settings: RouterSettings) -> uvicorn.Server:
 
 async def serve_forever(app: Starlette, settings: RouterSettings, listener: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C, and drain."""
+    parts = app.state.parts
+    _tell(listener, "listening on", secure=parts.tls is not None)
+    async with admin_listening(parts) as admin_port:
+        if admin_port is not None:
+            logger.info("operators are listened to on http://%s:%d", settings.admin.host, admin_port)
+        await make_server(app, settings).serve(sockets=[listener])
+
+
+def _tell(listener: socket.socket, what: str, *, secure: bool) -> None:
     host, port = listener.getsockname()[:2]
-    logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    await make_server(app, settings).serve(sockets=[listener])
+    scheme = "https" if secure else "http"
+    logger.info("%s %s://%s:%d", what, scheme, f"[{host}]" if ":" in host else host, port)
