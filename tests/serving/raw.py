@@ -31,14 +31,13 @@ class Line:
         """All that comes until the router hangs up."""
         return await asyncio.wait_for(self.reader.read(), within_s)
 
-    async def is_open(self, for_s: float) -> bool:
-        """Whether the router keeps it open so long, and says nothing."""
-        try:
-            return bool(await asyncio.wait_for(self.reader.read(1), for_s))
-        except TimeoutError:
-            return True
-        except ConnectionError:
-            return False
+    async def said(self, quiet_s: float = 0.05) -> bytes:
+        """All that comes until the router hangs up, or says nothing for a moment."""
+        heard = b""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while piece := await asyncio.wait_for(self.reader.read(65_536), quiet_s):
+                heard += piece
+        return heard
 
 
 @contextlib.asynccontextmanager
