@@ -20,6 +20,14 @@ from steersman.serving.parts import build_parts
 from steersman.serving.surface import SURFACE
 
 
+def public_pages(settings: RouterSettings, pages: Pages) -> list[Route]:
+    """Where operators have an address of their own, clients are only told whether there is service."""
+    routes = [Route("/ready", pages.ready), Route("/live", pages.live)]
+    if settings.admin.port is not None:
+        return [*routes, Route("/health", pages.ready)]
+    return [*routes, Route("/health", pages.health), Route("/metrics", pages.metrics)]
+
+
 def create_app(settings: RouterSettings) -> Starlette:
     """The router for these settings.
 
@@ -40,10 +48,7 @@ def create_app(settings: RouterSettings) -> Starlette:
             *(Route(api.path, ApiEndpoint(parts, api), methods=["POST"]) for api in SURFACE),
             Route("/v1/models", pages.models),
             Route("/v1/models/{model:path}", pages.model),  # names may have slashes
-            Route("/health", pages.health),
-            Route("/ready", pages.ready),
-            Route("/live", pages.live),
-            Route("/metrics", pages.metrics),
+            *public_pages(settings, pages),
         ],
         lifespan=lifespan,
         exception_handlers={HTTPException: pages.not_served, Exception: pages.failed},

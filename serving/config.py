@@ -12,8 +12,12 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from steersman.agents.guard import GuardSettings
+from steersman.serving.access.settings import AccessSettings
+from steersman.serving.admin.settings import AdminSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
+from steersman.serving.shared.settings import SharedSettings
+from steersman.serving.tls import ListenerTlsSettings
 from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
 from steersman.traces.schema import Priority
 from steersman.traces.settings import Settings
@@ -72,6 +76,15 @@ class TimeoutSettings(Settings):
     )
     idle_s: float = Field(default=120.0, gt=0, description="Between two pieces of a streamed answer.")
     body_s: float = Field(default=60.0, gt=0, description="For a client to send its whole request.")
+    headers_s: float = Field(
+        default=30.0, gt=0, le=3600, description="For a client to send the head of a request."
+    )
+    keep_alive_s: float = Field(
+        default=75.0,
+        gt=0,
+        le=3600,
+        description="Idle connections of clients are closed after it; longer than the load balancer's.",
+    )
     lame_duck_s: float = Field(
         default=0.0,
         ge=0,
@@ -122,6 +135,9 @@ class LimitSettings(Settings):
         default=2**20,
         ge=0,
         description="Of an answer that does not stream, held back so that a break can still be retried.",
+    )
+    connections: int = Field(
+        default=8192, ge=0, description="Connections of clients at once; 0 for no limit."
     )
     connections_per_replica: int = Field(
         default=0, ge=0, description="Connections to one replica at once; 0 for no limit."
@@ -216,6 +232,8 @@ class RouterSettings(Settings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 for any free one.")
+    tls: ListenerTlsSettings = Field(default=ListenerTlsSettings(), description="Towards clients.")
+    admin: AdminSettings = Field(default=AdminSettings(), description="For operators.")
     backends: tuple[BackendSettings, ...] = Field(
         default=(), description="The replicas. Those that serve the same model form its pool."
     )
@@ -226,6 +244,8 @@ class RouterSettings(Settings):
         default_factory=dict,
         description="Further names of models: what a client may ask for, and the model that serves it.",
     )
+    access: AccessSettings = Field(default=AccessSettings(), description="Who is let in.")
+    shared: SharedSettings = Field(default=SharedSettings(), description="What routers know together.")
     profile: str = Field(
         default="a100-llama-3.1-8b", description="Hardware profile of backends that name none."
     )

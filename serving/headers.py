@@ -67,6 +67,8 @@ class Hints:
     session_id: str | None = None
     tenant: str = ""
     priority: Priority = Priority.INTERACTIVE
+    says_priority: bool = False
+    """Whether the client said how urgent it is."""
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
 
@@ -89,10 +91,12 @@ def parse_hints(headers: RawHeaders, objectives: Mapping[str, int] | None = None
     if not told:
         return NO_HINTS
     priority = _first(told, PRIORITY)
+    level = _objective(told, objectives or {}) if priority is None else _priority(*priority)
     return Hints(
         session_id=_name(_first(told, SESSION)) or None,
         tenant=_name(_first(told, TENANT)),
-        priority=_objective(told, objectives or {}) if priority is None else _priority(*priority),
+        priority=Priority.INTERACTIVE if level is None else level,
+        says_priority=level is not None,
         ttft_slo_s=_seconds(_first(told, TTFT_SLO)),
         tpot_slo_s=_seconds(_first(told, TPOT_SLO)),
     )
@@ -168,10 +172,10 @@ def _priority(name: bytes, value: str) -> Priority:
     return priority
 
 
-def _objective(told: Mapping[bytes, str], objectives: Mapping[str, int]) -> Priority:
+def _objective(told: Mapping[bytes, str], objectives: Mapping[str, int]) -> Priority | None:
     name = told.get(OBJECTIVE, "")
     if not name or not objectives:
-        return Priority.INTERACTIVE
+        return None
     if name not in objectives:
         raise _refusal(OBJECTIVE, f"use one of: {', '.join(sorted(objectives))}")
     return Priority(objectives[name])

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope
 from steersman.predictors.text import TextFeatures, text_features
 from steersman.predictors.tokens import TokenCounter
 from steersman.predictors.wording import Wording
+from steersman.serving.access.caller import ANYBODY, Caller
 from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.headers import Hints, header_bytes, parse_hints
@@ -125,18 +126,19 @@ async def _receive(receive: Receive, limit_s: float) -> Mapping[str, Any]:
     return message
 
 
-def find_pool(fleet: Fleet, model: str) -> Pool:
+def find_pool(fleet: Fleet, model: str, caller: Caller = ANYBODY) -> Pool:
     """The pool of the model that was asked for; without a name, the only one there is.
 
     Raises:
-        ApiError: 400 without a name, 404 for a model nobody serves, 503 while that is not known.
+        ApiError: 400 without a name, 403 for a model the caller may not use, 404 for one nobody serves,
+            503 while that is not known.
     """
     pool = fleet.pools.get(fleet.aliases.get(model, model))
+    if pool is None and not model and len(fleet.pools) == 1 and fleet.all_known:
+        pool = next(iter(fleet.pools.values()))
     if pool is not None:
+        caller.check_model(model, pool.model)
         return pool
-    known = sorted((*fleet.pools, *fleet.aliases))
-    if not model and len(fleet.pools) == 1 and fleet.all_known:
-        return next(iter(fleet.pools.values()))
     if fleet.aliases.get(model, model) in fleet.former_models:
         raise ApiError(
             503,
@@ -151,12 +153,17 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
             "some backends have not told which models they serve; try again",
             retry_after_s=5.0,
         )
-    served = ", ".join(known[:20])
+    known = sorted(name for name in (*fleet.pools, *fleet.aliases) if _visible(fleet, name, caller))
+    served = ", ".join(known[:20]) or "none"
     if not model:
         message = f"'model' is missing; name one of: {served}"
         raise ApiError(400, Code.MODEL_MISSING, message, param="model")
     message = f"no model '{_shown(model)}' here; name one of: {served}"
     raise ApiError(404, Code.MODEL_NOT_FOUND, message, param="model")
+
+
+def _visible(fleet: Fleet, name: str, caller: Caller) -> bool:
+    return caller.allows(name, fleet.aliases.get(name, name))
 
 
 def _shown(model: str) -> str:

@@ -83,6 +83,19 @@ class RouterMetrics:
             "scrape_failures", "Scrapes of engine metrics that failed", "replica"
         )
         self.discovery = counter("discovery", "Looks for replicas, by result", "source", "result")
+        self.limited = counter(
+            "limited", "Requests over a limit, by whose and of what", "scope", "limit"
+        )
+        self.limits_alone = counter(
+            "limits_alone", "Limits decided without the shared server, which did not answer"
+        )
+        self.shared_up = Gauge(
+            "steersman_shared_up", "1 while the shared server answers", registry=registry
+        )
+        self.shared_failures = counter("shared_failures", "Questions the shared server left open")
+        self.key_file_loads = counter(
+            "key_file_loads", "Key files that were loaded or refused", "result"
+        )
         # Models and log.
         self.width = Gauge(
             "steersman_prediction_width",

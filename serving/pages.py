@@ -23,12 +23,17 @@ class Pages:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def models(self, request: HttpRequest) -> Response:  # noqa: ARG002
-        """Every model that some backend serves, as OpenAI lists them."""
+    async def models(self, request: HttpRequest) -> Response:
+        """Every model that some backend serves and the caller may use, as OpenAI lists them."""
         fleet = self._parts.fleet
-        cards = [_model_card(pool) for pool in fleet.pools.values()]
+        try:
+            caller = self._parts.gate.caller(request.scope["headers"])
+        except ApiError as error:
+            return self._refused(error)
+        cards = [_model_card(pool) for pool in fleet.pools.values() if caller.allows(pool.model)]
         for alias, model in fleet.aliases.items():
-            if model in fleet.pools and alias not in fleet.pools:
+            usable = model in fleet.pools and alias not in fleet.pools
+            if usable and caller.allows(alias, model):
                 cards.append(_model_card(fleet.pools[model]) | {"id": alias})
         return JSONResponse({"object": "list", "data": cards})
 
@@ -36,7 +41,8 @@ class Pages:
         """One of them."""
         name = request.path_params["model"]
         try:
-            return JSONResponse(_model_card(find_pool(self._parts.fleet, name)) | {"id": name})
+            caller = self._parts.gate.caller(request.scope["headers"])
+            return JSONResponse(_model_card(find_pool(self._parts.fleet, name, caller)) | {"id": name})
         except ApiError as error:
             return self._refused(error)
 

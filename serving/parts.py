@@ -15,10 +15,16 @@ from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
 from steersman.predictors.wording import Wording
+from steersman.serving.access.gate import Gate
+from steersman.serving.access.watch import KeyWatch
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import Searches
 from steersman.serving.health import HealthMonitor
 from steersman.serving.health_report import health_report
+from steersman.serving.limits.limiter import Limiter
+from steersman.serving.limits.memory import MemoryLimits
+from steersman.serving.limits.shared import LeaseRenewal, SharedLimits
+from steersman.serving.limits.store import LimitStore
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
@@ -31,7 +37,9 @@ from steersman.serving.recorder import Recorder
 from steersman.serving.refit import RefitLoop
 from steersman.serving.replica_parts import ReplicaParts, profile_of
 from steersman.serving.router import Router
+from steersman.serving.shared.server import SharedServer
 from steersman.serving.silence import SilenceWatch
+from steersman.serving.tls import ListenerTls
 from steersman.serving.trust import Trust
 from steersman.serving.upstream import Upstream
 from steersman.traces.outcome_log import OutcomeLogWriter
@@ -58,6 +66,12 @@ class Parts:
     errors: OnlineErrors
     refit: RefitLoop | None
     log: OutcomeLogWriter | None
+    gate: Gate
+    """Knows the API keys."""
+    limiter: Limiter
+    shared: SharedServer | None
+    tls: ListenerTls | None
+    """Towards clients."""
     membership: Membership
     """Has the health checks and scrapers of every replica."""
     each: ReplicaParts
@@ -97,6 +111,8 @@ class Parts:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.searches.close()
                 await self.silence.close()
+                if self.shared is not None:
+                    await self.shared.close()
                 if self.refit is not None:
                     self.refit.close()
                 if self.log is not None:
@@ -173,6 +189,17 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     outliers = OutlierWatch(fleet, settings.outliers, metrics)
     bundles = BundleWatch(models, settings.bundle, metrics)
     watches: list[ControlLoop] = [silence, outliers, bundles]
+    gate = Gate()
+    if settings.access.key_file:
+        watches.append(KeyWatch(settings.access, gate, metrics))
+    tls = ListenerTls(settings.tls) if settings.tls.cert_file else None
+    if tls is not None:
+        watches.append(tls)
+    shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
+    limits: LimitStore = MemoryLimits(clock)
+    if shared is not None:
+        limits = SharedLimits(shared, metrics, clock)
+        watches.append(LeaseRenewal(limits))
     refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
     if refit is not None:
         watches.append(refit)
@@ -192,6 +219,10 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         errors=errors,
         refit=refit,
         log=log,
+        gate=gate,
+        limiter=Limiter(limits, metrics),
+        shared=shared,
+        tls=tls,
         membership=membership,
         each=each,
         searches=Searches(settings.discovery, membership, metrics, clock),

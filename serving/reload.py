@@ -16,8 +16,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from steersman.serving.access.settings import AccessSettings
 from steersman.serving.config import OutcomeLogSettings, RefitSettings, RouterSettings
 from steersman.serving.parts import Parts, build_parts
+from steersman.serving.shared.settings import SharedSettings
+from steersman.serving.tls import ListenerTlsSettings
 from steersman.traces.errors import ConfigError
 
 logger = logging.getLogger("steersman.serving")
@@ -130,5 +133,12 @@ def _rehearse(settings: RouterSettings) -> None:
     Raises:
         ConfigError: as at a start.
     """
-    beside = {"outcome_log": OutcomeLogSettings(), "refit": RefitSettings(), "tokenizer": ""}
+    beside = {
+        "outcome_log": OutcomeLogSettings(),
+        "refit": RefitSettings(),
+        "tokenizer": "",
+        "access": AccessSettings(),  # these three read what they name again by themselves
+        "shared": SharedSettings(),
+        "tls": ListenerTlsSettings(),
+    }
     build_parts(settings.model_copy(update=beside))

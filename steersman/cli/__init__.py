@@ -18,6 +18,7 @@ from steersman.cli import (
     emulate,
     evaluate,
     explain,
+    keys,
     replay,
     serve,
     simulate,
@@ -29,6 +30,7 @@ from steersman.traces.errors import SteersmanError
 
 EXTRAS = {
     "sim": ("numba", "gymnasium", "scipy"),
+    "shared": ("redis",),
     "tokenizer": ("tokenizers",),
     "train": (
         *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript"),
@@ -59,6 +61,7 @@ app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)
 app.command()(emulate.emulate)
+app.add_typer(keys.app, name="keys")
 app.command()(replay.replay)
 app.command()(explain.explain)
 app.add_typer(trace.app, name="trace")
