@@ -55,6 +55,7 @@ class ApiEndpoint:
         pool = find_pool(parts.fleet, intake.text.model, caller)
         request = understand(intake, pool, parts.counter, parts.wording, request_id)
         prepared = parts.router.prepare(request, pool, intake.hints)
+        prepared.group = await parts.affinity.group(intake, request, pool)
         grant = await parts.limiter.admit(caller, request_id, expected_tokens(prepared))
         interrupt = Interrupt()
         exchange = Exchange(intake, prepared, interrupt, send, limit_headers=grant.headers)
@@ -75,6 +76,8 @@ class ApiEndpoint:
             watch.cancel()
             parts.recorder.record(exchange)
             parts.limiter.settle(grant, spent_tokens(exchange))
+            if exchange.response_id and exchange.route is not None:
+                parts.affinity.keep_response(exchange.response_id, request, exchange.route.replica.id)
         return exchange.http_status
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from steersman.agents.affinity import AffinitySettings
 from steersman.agents.guard import GuardSettings
 from steersman.serving.access.settings import AccessSettings
 from steersman.serving.admin.settings import AdminSettings
@@ -245,6 +246,9 @@ class RouterSettings(Settings):
         description="Further names of models: what a client may ask for, and the model that serves it.",
     )
     access: AccessSettings = Field(default=AccessSettings(), description="Who is let in.")
+    affinity: AffinitySettings = Field(
+        default=AffinitySettings(), description="Keeping groups of requests together."
+    )
     shared: SharedSettings = Field(default=SharedSettings(), description="What routers know together.")
     profile: str = Field(
         default="a100-llama-3.1-8b", description="Hardware profile of backends that name none."

@@ -49,6 +49,8 @@ class Exchange:
     output_tokens: int = 0
     called_tool: bool | None = None
     """None where nobody looked."""
+    response_id: str = ""
+    """Under which a replica may have stored its answer (`/v1/responses`)."""
     reason: str = ""
     """Why it did not end well."""
     faults: list[tuple[Replica, str]] = field(default_factory=list)

@@ -39,6 +39,10 @@ class Intake:
     text: TextFeatures
     hints: Hints
     arrival_s: float
+    user: str = ""
+    """OpenAI's `user` or `safety_identifier`."""
+    previous_response: str = ""
+    """OpenAI's `previous_response_id`: the stored response that this one follows."""
 
 
 async def read_request(
@@ -58,10 +62,19 @@ async def read_request(
         )
     body = await _read_body(headers, receive, limits.body_bytes, timeouts.body_s)
     hints = parse_hints(headers, settings.objectives)
-    text = text_features(_parse(body))
+    parsed = _parse(body)
+    text = text_features(parsed)
     if api.work is not Work.GENERATE:
         text = replace(text, max_tokens=1, block_hashes=())
-    return Intake(api, headers, scope["query_string"], body, text, hints, arrival_s)
+    user = _short(parsed.get("safety_identifier")) or _short(parsed.get("user"))
+    previous = _short(parsed.get("previous_response_id"))
+    query = scope["query_string"]
+    return Intake(api, headers, query, body, text, hints, arrival_s, user, previous)
+
+
+def _short(value: Any) -> str:
+    """A name; '' for what is none."""
+    return value if isinstance(value, str) and len(value) <= 256 else ""
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -89,6 +89,7 @@ class RouterMetrics:
         self.limits_alone = counter(
             "limits_alone", "Limits decided without the shared server, which did not answer"
         )
+        self.affinity = counter("affinity", "Requests of groups, by what came of it", "outcome")
         self.shared_up = Gauge(
             "steersman_shared_up", "1 while the shared server answers", registry=registry
         )

@@ -17,6 +17,8 @@ from steersman.predictors.tokens import CalibratedCounter, TokenCounter, Tokeniz
 from steersman.predictors.wording import Wording
 from steersman.serving.access.gate import Gate
 from steersman.serving.access.watch import KeyWatch
+from steersman.serving.affinity.affinity import Affinity
+from steersman.serving.affinity.store import HomeStore, MemoryHomes, SharedHomes
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import Searches
 from steersman.serving.health import HealthMonitor
@@ -46,6 +48,9 @@ from steersman.traces.outcome_log import OutcomeLogWriter
 
 logger = logging.getLogger("steersman.serving")
 
+RESPONSES_S = 86_400.0
+"""For so long it is remembered which replica made a response."""
+
 
 @dataclass
 class Parts:
@@ -69,6 +74,7 @@ class Parts:
     gate: Gate
     """Knows the API keys."""
     limiter: Limiter
+    affinity: Affinity
     shared: SharedServer | None
     tls: ListenerTls | None
     """Towards clients."""
@@ -179,7 +185,9 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     past = Past()
     upstream = Upstream(settings.timeouts, settings.limits, clock)
     monitor = HealthMonitor(fleet, metrics, clock)
-    router = Router(fleet, models, past, metrics, clock)
+    shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
+    affinity = _affinity(settings, shared, metrics, clock)
+    router = Router(fleet, models, past, metrics, clock, affinity)
     log = _open_log(settings, metrics)
 
     each = ReplicaParts(settings, fleet, monitor, upstream, metrics, clock)
@@ -195,7 +203,6 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     tls = ListenerTls(settings.tls) if settings.tls.cert_file else None
     if tls is not None:
         watches.append(tls)
-    shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
     limits: LimitStore = MemoryLimits(clock)
     if shared is not None:
         limits = SharedLimits(shared, metrics, clock)
@@ -221,6 +228,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         log=log,
         gate=gate,
         limiter=Limiter(limits, metrics),
+        affinity=affinity,
         shared=shared,
         tls=tls,
         membership=membership,
@@ -231,6 +239,21 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         bundles=bundles,
         watches=watches,
     )
+
+
+def _affinity(
+    settings: RouterSettings, shared: SharedServer | None, metrics: RouterMetrics, clock: Clock
+) -> Affinity:
+    options = settings.affinity
+
+    def homes(timeout_s: float) -> HomeStore:
+        if shared is None:
+            return MemoryHomes(timeout_s, options.most_groups, clock)
+        return SharedHomes(shared, timeout_s, options.most_groups, clock)
+
+    groups = homes(options.timeout_s)
+    metrics.watch_value("affinity_groups", "Groups remembered here", lambda: float(len(groups)))
+    return Affinity(options, groups, homes(RESPONSES_S), metrics, clock)
 
 
 def _open_log(settings: RouterSettings, metrics: RouterMetrics) -> OutcomeLogWriter | None:

@@ -146,6 +146,8 @@ class Relay:
         if self._may_be_rubbish(exchange, response) and not is_whole_answer(answer.body):
             raise rubbish(answer)
         exchange.called_tool = calls_tool(answer.body)
+        if response.status < 400:
+            exchange.response_id = exchange.tap.response_id(answer.body)
         self._landed(exchange, flight, response.status, read_usage(answer.body))
         await exchange.send_whole(answer)
 
@@ -204,6 +206,7 @@ class Relay:
             exchange.output_tokens = exchange.streamed_tokens
         else:
             exchange.called_tool = tap.called_tool
+            exchange.response_id = tap.response_id()
             self._landed(exchange, flight, response.status, tap.usage())
         await exchange.end()
 

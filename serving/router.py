@@ -27,6 +27,8 @@ from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.predictors.past import Past
 from steersman.predictors.width import Awaited, Widths
+from steersman.serving.affinity.affinity import Affinity
+from steersman.serving.affinity.group import Group
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -79,6 +81,8 @@ class Prepared:
     """(n,): replicas that have been tried."""
     spent_s: float
     """Time taken so far, for the metrics."""
+    group: Group | None = None
+    """To which it belongs, if any."""
 
 
 @dataclass(slots=True)
@@ -134,7 +138,9 @@ class Router:
         past: Past,
         metrics: RouterMetrics,
         clock: Clock,
+        affinity: Affinity | None = None,
     ) -> None:
+        self._affinity = affinity
         self._fleet = fleet
         self._deciders = deciders
         self._past = past
@@ -179,7 +185,10 @@ class Router:
             identity(prepared.request.tenant, prepared.request.session_id),
         )
         policy = self._deciders.policy(pool.model)
-        decision = policy.decide(observation)
+        if self._affinity is None or prepared.group is None:
+            decision = policy.decide(observation)
+        else:
+            decision = self._affinity.decide(prepared.group, pool, observation, policy)
         self._count(prepared, decision, perf_counter() - start)
         if decision.choice == NO_CANDIDATE:
             return None

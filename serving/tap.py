@@ -27,6 +27,8 @@ _ERROR = re.compile(rb'^data: *\{ *"error" *:', re.MULTILINE)
 """How an engine says, in a stream it has begun, that it cannot go on."""
 _USAGE = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
 """Quotes inside a JSON string are escaped, so this is a key and not somebody's text."""
+_RESPONSE_ID = re.compile(rb'(?<!\\)"id"\s*:\s*"(resp[A-Za-z0-9_-]{1,128})"')
+"""A key, as above; what else has an id there (messages, calls) begins otherwise."""
 _PARSED_BYTES = 64 * 2**10
 """A larger answer (embeddings, for the most part) is searched for its usage, not parsed."""
 _OBJECT = json.JSONDecoder()
@@ -79,6 +81,14 @@ class StreamTap:
         """`usage` of the last event that has one, if the backend sent it."""
         return _last_usage(b"".join(self._kept))
 
+    def response_id(self, document: bytes = b"") -> str:  # noqa: ARG002
+        """The id under which the replica may have stored this answer; '' for none.
+
+        Args:
+            document: the whole answer, if it was not a stream.
+        """
+        return ""
+
     @property
     def called_tool(self) -> bool:
         """Whether the end of the stream says that the answer calls a tool."""
@@ -98,7 +108,7 @@ def calls_tool(answer: bytes) -> bool:
 class ResponsesTap(StreamTap):
     """Counts the events of a stream of `/v1/responses`: named events, and no `[DONE]`."""
 
-    __slots__ = ("_edge", "_name")
+    __slots__ = ("_begun", "_edge", "_name")
 
     _MARK = b"\nevent:"
     _LONGEST = 64
@@ -111,15 +121,24 @@ class ResponsesTap(StreamTap):
         super().__init__()
         self._edge = b"\n"
         self._name = b""
+        self._begun = b""
+        """The beginning of the stream, which has the id."""
 
     def feed(self, chunk: bytes) -> None:
         """Another piece passes; pieces may be cut anywhere."""
         super().feed(chunk)
+        if len(self._begun) < _KEPT_BYTES:
+            self._begun += chunk[:_KEPT_BYTES]
         seen = self._edge + chunk
         _, mark, line = seen.rpartition(self._MARK)
         if mark and b"\n" in line:
             self._name = line.partition(b"\n")[0].strip()
         self._edge = seen[-self._LONGEST :]
+
+    def response_id(self, document: bytes = b"") -> str:
+        """In the first event of a stream, or near the beginning of a whole answer."""
+        match = _RESPONSE_ID.search(document or self._begun)
+        return match[1].decode() if match else ""
 
     @property
     def complete(self) -> bool:
