@@ -209,6 +209,9 @@ class RouterSettings(Settings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 for any free one.")
+    workers: int = Field(
+        default=1, ge=1, le=256, description="Processes that serve; about one for each core to use."
+    )
     backends: tuple[BackendSettings, ...] = Field(
         default=(), description="The replicas. Those that serve the same model form its pool."
     )
@@ -271,6 +274,7 @@ class RouterSettings(Settings):
                 "bundle.directory": bool(self.bundle.directory),
                 "bundle.watch_interval_s": self.bundle.watch_interval_s > 0,
                 "outcome_log.directory": bool(self.outcome_log.directory),
+                "workers: 1 (or 'steersman train refit' beside it)": self.workers == 1,
             }
             missing = [key for key, given in needed.items() if not given]
             if missing:

@@ -88,7 +88,7 @@ class Reloader:
         wanted = await asyncio.to_thread(self._read)
         settings, needs_restart = merged(parts.settings, wanted)
         changed = tuple(key for key in sorted(LIVE) if differs(key, parts.settings, settings))
-        await asyncio.to_thread(_rehearse, settings)
+        await asyncio.to_thread(rehearse, settings.model_copy(update={"tokenizer": ""}))
         certificates = await asyncio.to_thread(parts.fleet.read_certificates, settings.backends)
         parts.fleet.take_certificates(certificates)
         await parts.apply(settings)
@@ -124,11 +124,11 @@ def differs(key: str, one: object, other: object) -> bool:
     return bool(getattr(one, key) != getattr(other, key))
 
 
-def _rehearse(settings: RouterSettings) -> None:
+def rehearse(settings: RouterSettings) -> None:
     """Put a second router together and throw it away: what could fail has failed then.
 
     Raises:
         ConfigError: as at a start.
     """
-    beside = {"outcome_log": OutcomeLogSettings(), "refit": RefitSettings(), "tokenizer": ""}
+    beside = {"outcome_log": OutcomeLogSettings(), "refit": RefitSettings()}
     build_parts(settings.model_copy(update=beside))

@@ -8,6 +8,7 @@ import math
 import signal
 import socket
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -29,6 +30,8 @@ logger = logging.getLogger("steersman.serving")
 KEEP_ALIVE_S = 75
 """Longer than the 60 s of common load balancers, so that they and not we close idle connections."""
 BACKLOG = 4096
+LAST_GUESTS_S = 0.5
+"""For connections that were taken last to send their request."""
 
 
 def open_socket(settings: RouterSettings) -> socket.socket:
@@ -68,8 +71,9 @@ class RouterServer(uvicorn.Server):
     A second signal ends the lame-duck period at once, and SIGINT after that everything.
     """
 
-    def __init__(self, config: uvicorn.Config, parts: Parts) -> None:
+    def __init__(self, config: uvicorn.Config, parts: Parts, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self._on_ready = on_ready
         self._parts = parts
         self._leaves_at_s = math.inf
 
@@ -85,6 +89,12 @@ class RouterServer(uvicorn.Server):
         self._leaves_at_s = time.monotonic() + lame_duck_s
         logger.warning("stopping: requests are taken for another %g s", lame_duck_s)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
         if self._parts.draining and (b"connection", b"close") not in self.config.encoded_headers:
@@ -97,11 +107,20 @@ class RouterServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests end, for as long as the settings say now."""
         self._parts.draining = True
+        for server in self.servers:
+            server.close()
+        # Who has just been let in, and has not asked yet, would otherwise be cut off.
+        deadline_s = time.monotonic() + LAST_GUESTS_S
+        while self.server_state.connections and time.monotonic() < deadline_s and not self.force_exit:
+            await self.on_tick(0)
+            await asyncio.sleep(0.02)
         self.config.timeout_graceful_shutdown = math.ceil(self._parts.settings.timeouts.drain_s)
         await super().shutdown(sockets)
 
 
-def make_server(app: Starlette, settings: RouterSettings) -> RouterServer:
+def make_server(
+    app: Starlette, settings: RouterSettings, on_ready: Callable[[], None] = lambda: None
+) -> RouterServer:
     """A server for the router. On SIGTERM it is a lame duck for `timeouts.lame_duck_s`, lets requests
     end for `timeouts.drain_s`, and then cuts them."""
     config = uvicorn.Config(
@@ -118,11 +137,16 @@ def make_server(app: Starlette, settings: RouterSettings) -> RouterServer:
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
-    return RouterServer(config, app.state.parts)
+    return RouterServer(config, app.state.parts, on_ready)
 
 
 async def serve_forever(
-    app: Starlette, settings: RouterSettings, listener: socket.socket, reloader: Reloader
+    app: Starlette,
+    settings: RouterSettings,
+    listener: socket.socket,
+    reloader: Reloader,
+    *,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, and drain. SIGHUP has the configuration read again."""
     host, port = listener.getsockname()[:2]
@@ -135,4 +159,4 @@ async def serve_forever(
         task.add_done_callback(reloads.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    await make_server(app, settings).serve(sockets=[listener])
+    await make_server(app, settings, on_ready).serve(sockets=[listener])
