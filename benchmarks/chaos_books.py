@@ -75,6 +75,8 @@ class Clients:
     rate_rps: float
     seed: int
     entries: list[Entry] = field(default_factory=list)
+    worst_lag_s: float = 0.0
+    """Latest that a request was sent after its time: how starved of CPU everything is."""
 
     async def run(self, until_s: float) -> None:
         """Send until a time of the monotonic clock; returns when all have ended."""
@@ -86,6 +88,7 @@ class Clients:
             due_s = time.monotonic()
             while due_s < until_s:
                 await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
+                self.worst_lag_s = max(self.worst_lag_s, time.monotonic() - due_s)
                 entry = self._next(rng)
                 self.entries.append(entry)
                 asked.append(asyncio.create_task(self._ask(session, entry)))

@@ -58,6 +58,12 @@ async def reloaded(stage: Stage, index: int, last_s: float) -> None:
         await asyncio.sleep(last_s / 3)
 
 
+async def replaced(stage: Stage, _index: int, last_s: float) -> None:
+    """Every worker of the router makes way for a new one."""
+    stage.signal_router(signal.SIGUSR2)
+    await asyncio.sleep(last_s)
+
+
 BACKENDS: dict[str, Incident] = {
     "killed": killed,
     "frozen": frozen,
@@ -69,7 +75,7 @@ BACKENDS: dict[str, Incident] = {
     "lying-rubbish": faulty(metrics="rubbish"),
     "unhealthy": faulty(unhealthy=True),
 }
-ROUTER: dict[str, Incident] = {"reloaded": reloaded}
+ROUTER: dict[str, Incident] = {"reloaded": reloaded, "workers-replaced": replaced}
 DISK: dict[str, Incident] = {"disk-full": disk_full}
 
 

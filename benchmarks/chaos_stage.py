@@ -1,4 +1,4 @@
-"""The processes of `chaos.py`: emulated backends and a router, and what can be done to them."""
+"""The processes of `chaos.py`: emulated backends and a router, and what is done to them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import yaml
 from steersman.serving.rehearsal.children import Children, free_ports
 
 PROFILES = ("h100-llama-3.1-8b", "a100-llama-3.1-8b", "a100-llama-3.1-8b", "l40s-llama-3.1-8b")
+WORKERS = 2
 TMPFS_BYTES = 16 * 2**20
 
 
@@ -78,6 +79,8 @@ class Stage:
         ]
         values: dict[str, Any] = {
             "port": self._router_port,
+            "workers": WORKERS,
+            "timeouts": {"lame_duck_s": 2.0},  # longer than the clients keep idle connections
             "backends": backends,
             "outcome_log": {
                 "directory": str(self.log),

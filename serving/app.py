@@ -18,6 +18,7 @@ from steersman.serving.config import RouterSettings
 from steersman.serving.pages import Pages
 from steersman.serving.parts import build_parts
 from steersman.serving.surface import SURFACE
+from steersman.serving.workers.board import Seat
 
 
 def public_pages(settings: RouterSettings, pages: Pages) -> list[Route]:
@@ -28,14 +29,14 @@ def public_pages(settings: RouterSettings, pages: Pages) -> list[Route]:
     return [*routes, Route("/health", pages.health), Route("/metrics", pages.metrics)]
 
 
-def create_app(settings: RouterSettings) -> Starlette:
-    """The router for these settings.
+def create_app(settings: RouterSettings, seat: Seat | None = None) -> Starlette:
+    """The router for these settings; `seat` of one of several workers.
 
     Raises:
         ConfigError: a profile, policy, key or directory that the settings name is wrong. A bundle that
             is missing or corrupt is no error: the fallback serves.
     """
-    parts = build_parts(settings)
+    parts = build_parts(settings, seat=seat)
     pages = Pages(parts)
 
     @contextlib.asynccontextmanager

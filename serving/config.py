@@ -233,6 +233,9 @@ class RouterSettings(Settings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 for any free one.")
+    workers: int = Field(
+        default=1, ge=1, le=256, description="Processes that serve; about one for each core to use."
+    )
     tls: ListenerTlsSettings = Field(default=ListenerTlsSettings(), description="Towards clients.")
     admin: AdminSettings = Field(default=AdminSettings(), description="For operators.")
     backends: tuple[BackendSettings, ...] = Field(
@@ -302,10 +305,20 @@ class RouterSettings(Settings):
                 "bundle.directory": bool(self.bundle.directory),
                 "bundle.watch_interval_s": self.bundle.watch_interval_s > 0,
                 "outcome_log.directory": bool(self.outcome_log.directory),
+                "workers: 1 (or 'steersman train refit' beside it)": self.workers == 1,
             }
             missing = [key for key, given in needed.items() if not given]
             if missing:
                 raise ValueError(f"refit.enabled needs {' and '.join(missing)}; set it too")
+        return self
+
+    @model_validator(mode="after")
+    def _check_workers(self) -> Self:
+        if self.workers > 1 and self.admin.port is not None:
+            raise ValueError(
+                "admin.port needs workers: 1, since what operators change there is of one process; "
+                "drop one of them"
+            )
         return self
 
     @model_validator(mode="after")

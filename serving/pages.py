@@ -62,7 +62,8 @@ class Pages:
 
     async def metrics(self, request: HttpRequest) -> Response:  # noqa: ARG002
         """The Prometheus page."""
-        page = self._parts.metrics.page()
+        workers = self._parts.pages
+        page = self._parts.metrics.page() if workers is None else workers.page()
         return Response(page, headers={"content-type": M.CONTENT_TYPE})
 
     async def not_served(self, request: HttpRequest, raised: Exception) -> Response:

@@ -44,6 +44,8 @@ from steersman.serving.silence import SilenceWatch
 from steersman.serving.tls import ListenerTls
 from steersman.serving.trust import Trust
 from steersman.serving.upstream import Upstream
+from steersman.serving.workers.board import Seat
+from steersman.serving.workers.pages import WorkerPages
 from steersman.traces.outcome_log import OutcomeLogWriter
 
 logger = logging.getLogger("steersman.serving")
@@ -88,6 +90,8 @@ class Parts:
     bundles: BundleWatch
     watches: list[ControlLoop]
     """All other loops, those among them."""
+    pages: WorkerPages | None = None
+    """Of all workers, where there are several."""
     draining: bool = False
     """The router is about to stop: load balancers are told to send no more."""
 
@@ -161,8 +165,10 @@ class Parts:
         logger.info("%d of %d replicas are well; serving %s", well, count, models)
 
 
-def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Parts:
-    """Put the router together; opens no connection.
+def build_parts(
+    settings: RouterSettings, clock: Clock = time.monotonic, seat: Seat | None = None
+) -> Parts:
+    """Put the router together; opens no connection. `seat` of one of several workers.
 
     Raises:
         ConfigError: see `create_app`.
@@ -177,6 +183,7 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         aliases=settings.aliases,
         breaker=settings.breaker,
         trust=Trust(settings.outliers, settings.slow_start),
+        seat=seat,
     )
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)

@@ -27,6 +27,7 @@ from steersman.serving.config import HealthSettings
 from steersman.serving.replica import Replica, is_secure, tls_context
 from steersman.serving.trust import Trust
 from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
+from steersman.serving.workers.board import ACCOUNT, Seat
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import ClusterSnapshot, HardwareProfile, ReplicaState
 
@@ -58,6 +59,7 @@ class Fleet:
         aliases: further names of models.
         breaker: when a replica's circuit opens.
         trust: who is avoided for what.
+        seat: where other workers see what this one has in flight; None if it is the only one.
 
     Raises:
         ConfigError: see `Replica`.
@@ -74,13 +76,15 @@ class Fleet:
         aliases: Mapping[str, str] | None = None,
         breaker: BreakerSettings | None = None,
         trust: Trust | None = None,
+        seat: Seat | None = None,
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._health = health
         self._breaker = breaker or BreakerSettings()
         self.trust = trust or Trust(OutlierSettings(), SlowStartSettings())
         self._contexts: dict[TlsSettings, ssl.SSLContext] = {}
-        self._matrix = np.zeros((MOST_REPLICAS, L.STATE_WIDTH))
+        self._seat = seat
+        self._matrix = np.zeros((MOST_REPLICAS, L.STATE_WIDTH)) if seat is None else seat.matrix
         self._used = 0
         self._free: list[int] = []
         self.aliases = dict(aliases or {})
@@ -128,6 +132,8 @@ class Fleet:
         else:
             self._used += 1
             self.prefixes.add_replica(blocks)
+        if self._seat is not None:
+            self._seat.name(index, replica.id)
         self.replicas = (*self.replicas, replica)
         self._form_pools()
         return replica
@@ -184,6 +190,8 @@ class Fleet:
         self.state[replica.index, L.HEALTHY] = 0.0
         self.prefixes.forget(replica.index)
         self.trust.forget(replica)
+        if self._seat is not None:
+            self._seat.name(replica.index, "")
         self._free.append(replica.index)
         before = set(self.pools)
         self._form_pools()
@@ -203,7 +211,10 @@ class Fleet:
 
     def snapshot(self, pool: Pool, now_s: float) -> ClusterSnapshot:
         """What is known of a pool at this moment; later events do not change it."""
-        return ClusterSnapshot(now_s, pool.model, pool.ids, self.state[pool.rows])
+        rows = self.state[pool.rows]
+        if self._seat is not None:
+            rows[:, ACCOUNT] += self._seat.others(pool.ids)
+        return ClusterSnapshot(now_s, pool.model, pool.ids, rows)
 
     def match_tokens(self, pool: Pool, hashes: Sequence[int]) -> NDArray[np.float64]:
         """Prompt tokens each replica of a pool is believed to hold in its cache, (n,)."""

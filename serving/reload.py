@@ -48,6 +48,13 @@ LIVE = frozenset(
 """Sections that take effect at once; all others take a restart."""
 FIXED = {"limits": ("connections_per_replica",)}
 """Keys within them that take a restart all the same."""
+_UNREHEARSED = {
+    "tokenizer": "",
+    "access": AccessSettings(),
+    "shared": SharedSettings(),
+    "tls": ListenerTlsSettings(),
+}
+"""Sections that take a restart, and would have files read that have a watch of their own."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class Reloader:
         wanted = await asyncio.to_thread(self._read)
         settings, needs_restart = merged(parts.settings, wanted)
         changed = tuple(key for key in sorted(LIVE) if differs(key, parts.settings, settings))
-        await asyncio.to_thread(_rehearse, settings)
+        await asyncio.to_thread(rehearse, settings.model_copy(update=_UNREHEARSED))
         certificates = await asyncio.to_thread(parts.fleet.read_certificates, settings.backends)
         parts.fleet.take_certificates(certificates)
         await parts.apply(settings)
@@ -127,18 +134,11 @@ def differs(key: str, one: object, other: object) -> bool:
     return bool(getattr(one, key) != getattr(other, key))
 
 
-def _rehearse(settings: RouterSettings) -> None:
+def rehearse(settings: RouterSettings) -> None:
     """Put a second router together and throw it away: what could fail has failed then.
 
     Raises:
         ConfigError: as at a start.
     """
-    beside = {
-        "outcome_log": OutcomeLogSettings(),
-        "refit": RefitSettings(),
-        "tokenizer": "",
-        "access": AccessSettings(),  # these three read what they name again by themselves
-        "shared": SharedSettings(),
-        "tls": ListenerTlsSettings(),
-    }
+    beside = {"outcome_log": OutcomeLogSettings(), "refit": RefitSettings()}
     build_parts(settings.model_copy(update=beside))

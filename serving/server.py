@@ -8,6 +8,7 @@ import math
 import signal
 import socket
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -21,6 +22,9 @@ from steersman.serving.reload import Reloaded, Reloader
 from steersman.serving.sockets import BACKLOG, listen
 
 logger = logging.getLogger("steersman.serving")
+
+LAST_GUESTS_S = 0.5
+"""For connections that were taken last to send their request."""
 
 
 def open_socket(settings: RouterSettings) -> socket.socket:
@@ -40,8 +44,9 @@ class RouterServer(uvicorn.Server):
     A second signal ends the lame-duck period at once, and SIGINT after that everything.
     """
 
-    def __init__(self, config: uvicorn.Config, parts: Parts) -> None:
+    def __init__(self, config: uvicorn.Config, parts: Parts, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self._on_ready = on_ready
         self._parts = parts
         self._leaves_at_s = math.inf
 
@@ -57,6 +62,12 @@ class RouterServer(uvicorn.Server):
         self._leaves_at_s = time.monotonic() + lame_duck_s
         logger.warning("stopping: requests are taken for another %g s", lame_duck_s)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
         if self._parts.draining and (b"connection", b"close") not in self.config.encoded_headers:
@@ -69,11 +80,20 @@ class RouterServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests end, for as long as the settings say now."""
         self._parts.draining = True
+        for server in self.servers:
+            server.close()
+        # Who has just been let in, and has not asked yet, would otherwise be cut off.
+        deadline_s = time.monotonic() + LAST_GUESTS_S
+        while self.server_state.connections and time.monotonic() < deadline_s and not self.force_exit:
+            await self.on_tick(0)
+            await asyncio.sleep(0.02)
         self.config.timeout_graceful_shutdown = math.ceil(self._parts.settings.timeouts.drain_s)
         await super().shutdown(sockets)
 
 
-def make_server(app: Starlette, settings: RouterSettings) -> RouterServer:
+def make_server(
+    app: Starlette, settings: RouterSettings, on_ready: Callable[[], None] = lambda: None
+) -> RouterServer:
     """A server for the router. On SIGTERM it is a lame duck for `timeouts.lame_duck_s`, lets requests
     end for `timeouts.drain_s`, and then cuts them."""
     tls = app.state.parts.tls
@@ -91,11 +111,16 @@ def make_server(app: Starlette, settings: RouterSettings) -> RouterServer:
         proxy_headers=False,
         backlog=BACKLOG,
     )
-    return RouterServer(config, app.state.parts)
+    return RouterServer(config, app.state.parts, on_ready)
 
 
 async def serve_forever(
-    app: Starlette, settings: RouterSettings, listener: socket.socket, reloader: Reloader
+    app: Starlette,
+    settings: RouterSettings,
+    listener: socket.socket,
+    reloader: Reloader,
+    *,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, and drain. SIGHUP has the configuration read again."""
     parts = app.state.parts
@@ -111,7 +136,7 @@ async def serve_forever(
     async with admin_listening(parts, reloader) as admin_port:
         if admin_port is not None:
             logger.info("operators are listened to on http://%s:%d", settings.admin.host, admin_port)
-        await make_server(app, settings).serve(sockets=[listener])
+        await make_server(app, settings, on_ready).serve(sockets=[listener])
 
 
 def _tell(listener: socket.socket, what: str, *, secure: bool) -> None:

@@ -30,6 +30,9 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")
     ] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Where the outcome log is written.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Processes that serve, on one port.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check the configuration and every backend, then exit.")
     ] = False,
@@ -51,6 +54,7 @@ def serve(
         "bundle": None if bundle is None else {"directory": str(bundle)},
         "host": host,
         "port": port,
+        "workers": workers,
         "outcome_log": None if log_dir is None else {"directory": str(log_dir)},
     }
     given = {key: value for key, value in overrides.items() if value is not None}
@@ -96,6 +100,10 @@ def _run(settings: RouterSettings, read: Callable[[], RouterSettings], *, verbos
     from steersman.serving.server import open_socket, serve_forever
 
     _log_to_stderr(verbose=verbose)
+    if settings.workers > 1:
+        from steersman.serving.workers.run import serve_in_workers
+
+        raise typer.Exit(serve_in_workers(settings, read))
     app = create_app(settings)
     listener = open_socket(settings)
     # The server raises the signal that stopped it once more when all is done: by then it is no news.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +210,68 @@ async def test_it_is_a_lame_duck_before_it_stops(tmp_path: Path) -> None:
             assert await asyncio.to_thread(process.wait) == 0
         finally:
             await asyncio.to_thread(started.__exit__, None, None, None)
+
+
+async def test_workers_share_a_port_and_are_replaced_without_a_failed_request() -> None:
+    text = b"".join(events(6))
+    slow = stream(events(6), delay_s=0.02)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with backends(slow, slow) as fleet, aiohttp.ClientSession() as client:
+        options = [word for backend in fleet for word in ("--backend", backend.url)]
+        started = serving("serve", *options, "--port", str(port), "--workers", "2", url=url)
+        process = await asyncio.to_thread(started.__enter__)
+        asked = 0
+
+        async def ask() -> None:
+            nonlocal asked
+            async with client.post(
+                url + "/v1/chat/completions",
+                json=chat(f"question {asked}", stream=True),
+                headers={"connection": "close"},
+            ) as answer:
+                assert (answer.status, await answer.read()) == (200, text)
+            asked += 1
+
+        async def ask_until(condition: Callable[[], bool]) -> None:
+            async def met() -> bool:
+                await asyncio.gather(*(ask() for _ in range(8)))
+                return condition()
+
+            await eventually(met, within_s=30.0)
+
+        async def counted(line: str, value: float) -> bool:
+            async with client.get(url + "/metrics") as page:
+                return f"{line} {value}" in await page.text()
+
+        try:
+            first = workers_of(process.pid)
+            assert len(first) == 2
+            process.signal(signal.SIGUSR2)
+            await ask_until(lambda: not first & workers_of(process.pid))
+            ok = 'steersman_requests_total{model="m",status="ok"}'
+            await eventually(lambda: counted(ok, float(asked)), within_s=10.0)
+            second = workers_of(process.pid)
+            assert len(second) == 2
+            os.kill(min(second), signal.SIGKILL)
+            await eventually(lambda: len(workers_of(process.pid) - {min(second)}) == 2, within_s=20.0)
+            await ask_until(lambda: True)
+            await eventually(lambda: counted("steersman_worker_restarts_total", 1.0), within_s=10.0)
+            process.terminate()
+            assert await asyncio.to_thread(process.wait) == 0
+        finally:
+            await asyncio.to_thread(started.__exit__, None, None, None)
+
+
+def workers_of(pid: int) -> set[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
+    return {int(child) for child in children.split()}
+
+
+def test_workers_find_out_at_once_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = str(tmp_path / "file" / "log")
+    options = ("--backend", "http://127.0.0.1:1", "--workers", "2", "--port", str(free_port()))
+    done = run_cli("serve", *options, "--log-dir", log)
+    assert done.returncode == 2
+    assert "cannot be made" in one_line(done.stderr)

@@ -119,7 +119,11 @@ class ServerProcess:
 
     def reload(self) -> None:
         """As an operator has it read its configuration again."""
-        self._process.send_signal(signal.SIGHUP)
+        self.signal(signal.SIGHUP)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To this process alone."""
+        self._process.send_signal(number)
 
     def freeze(self) -> None:
         """As a machine that swaps, or a driver that hangs: it takes connections and does nothing."""

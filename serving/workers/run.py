@@ -1,0 +1,97 @@
+"""`steersman serve --workers N`: the same router in several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+
+from steersman.serving.app import create_app
+from steersman.serving.config import RouterSettings
+from steersman.serving.pool import MOST_REPLICAS
+from steersman.serving.reload import Reloader, rehearse
+from steersman.serving.server import open_socket, serve_forever
+from steersman.serving.workers.board import Board, Seat
+from steersman.serving.workers.pages import DepartedPages, WorkerPages
+from steersman.serving.workers.supervisor import Supervisor
+from steersman.traces.errors import ConfigError
+from steersman.traces.outcome_log import OutcomeLogWriter
+
+logger = logging.getLogger("steersman.serving")
+
+SPARE_S = 15.0
+"""Beside its lame-duck and drain periods, until a worker that does not end is killed."""
+
+
+def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings]) -> int:
+    """Serve until told to stop; returns the exit status.
+
+    Raises:
+        ConfigError: as `create_app` and `open_socket`, before any worker is there.
+    """
+    rehearse(settings)
+    if settings.outcome_log.directory:
+        OutcomeLogWriter(settings.outcome_log.directory).close()  # whether there can be one
+    listener = open_socket(settings)
+    serving = settings
+    board = Board(settings.workers + 1, MOST_REPLICAS)
+    timeouts = settings.timeouts
+    with tempfile.TemporaryDirectory(prefix="steersman-") as scratch:
+        pages = DepartedPages(Path(scratch))
+
+        def work(seat: int, ready: Callable[[], None]) -> int:
+            app = create_app(serving, Seat(board, seat))
+            parts = app.state.parts
+            parts.pages = WorkerPages(Path(scratch), parts.metrics)
+            parts.watches += [parts.pages, OrphanWatch()]
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                signal.signal(signal.SIGTERM, lambda *_: None)
+                reloader = Reloader(parts, read)
+                runner.run(serve_forever(app, serving, listener, reloader, on_ready=ready))
+            parts.pages.write()
+            return 0
+
+        def reload() -> None:
+            """For workers that are started from now on; those that are there do it by themselves."""
+            nonlocal serving
+            try:
+                wanted = read()
+                rehearse(wanted)
+            except ConfigError:
+                return  # they say what is wrong
+            serving = wanted
+
+        def gone(seat: int, pid: int, unasked: bool) -> None:
+            board.clear(seat)
+            pages.departed(pid)
+            if unasked:
+                pages.restarted()
+
+        patience_s = timeouts.lame_duck_s + timeouts.drain_s + SPARE_S
+        supervisor = Supervisor(settings.workers, work, gone, reload, patience_s)
+        host, port = listener.getsockname()[:2]
+        logger.info("%d workers listen on %s port %d", settings.workers, host, port)
+        return supervisor.run(listener.close)
+
+
+class OrphanWatch:
+    """The control loop of a worker that ends it when nobody supervises it any more."""
+
+    name = "watch for the supervisor"
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+
+    async def step(self, now_s: float) -> float:  # noqa: ARG002
+        """Look once; returns the pause."""
+        if os.getppid() != self._parent:
+            logger.error("the supervisor is gone; this worker drains")
+            os.kill(os.getpid(), signal.SIGTERM)
+            return float("inf")
+        return 1.0

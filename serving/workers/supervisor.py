@@ -1,0 +1,193 @@
+"""Keeping workers alive: forked from one process that does nothing else.
+
+::
+
+    SIGTERM, SIGINT   every worker drains and ends, then the supervisor does
+    SIGHUP            every worker reads the configuration again
+    SIGUSR2           one worker after the other is replaced: the new one serves, the old one drains
+
+A worker that ends unasked is started again, at once, or after a pause that grows while it keeps ending
+soon. All workers take connections from one socket that the supervisor holds open, so none that waits to
+be taken is lost with a worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+logger = logging.getLogger("steersman.serving")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
+TICK_S = 0.1
+SOON_S = 5.0
+"""A worker that ends earlier than this is not started again at once."""
+LONGEST_PAUSE_S = 10.0
+
+
+@dataclass
+class Worker:
+    """One child."""
+
+    pid: int
+    seat: int
+    ready_fd: int
+    started_s: float
+    leaving: bool = False
+
+    def is_ready(self) -> bool:
+        """Whether it has said that it serves."""
+        try:
+            return os.read(self.ready_fd, 1) == b"r"
+        except BlockingIOError:
+            return False
+
+
+class Supervisor:
+    """Runs until it is told to stop.
+
+    Args:
+        count: workers.
+        work: what a worker does, in the child: it gets its seat (0 to `count`) and what to call when it
+            serves, and returns its exit status.
+        gone: told of the seat and process id of every worker that has ended, and whether unasked.
+        reload: called at SIGHUP, before the workers are told.
+        patience_s: how long a worker may take to end.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[int, Callable[[], None]], int],
+        gone: Callable[[int, int, bool], None],
+        reload: Callable[[], None],
+        patience_s: float,
+    ) -> None:
+        self._count = count
+        self._work = work
+        self._gone = gone
+        self._reload = reload
+        self._patience_s = patience_s
+        self._workers: dict[int, Worker] = {}
+        self._due_s: list[float] = []
+        """When workers that have ended are to be started again."""
+        self._soon = 0
+        """How many have ended soon, one after the other."""
+        self._to_replace: list[int] = []
+        self._incoming: Worker | None = None
+        self._kill_at_s: float | None = None
+
+    def run(self, on_stop: Callable[[], None]) -> int:
+        """Until all have ended; returns the exit status.
+
+        Args:
+            on_stop: called once, when it is told to stop.
+        """
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        for _ in range(self._count):
+            self._start()
+        while self._workers or self._kill_at_s is None:
+            told = signal.sigtimedwait(SIGNALS, TICK_S)
+            if told is not None:
+                self._take(signal.Signals(told.si_signo), on_stop)
+            self._reap()
+            self._go_on(time.monotonic())
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        return 0
+
+    def _take(self, told: signal.Signals, on_stop: Callable[[], None]) -> None:
+        if told in {signal.SIGTERM, signal.SIGINT}:
+            if self._kill_at_s is None:
+                on_stop()
+            self._kill_at_s = time.monotonic() + self._patience_s
+            self._tell_all(told)
+        elif told is signal.SIGHUP:
+            self._reload()
+            self._tell_all(told)
+        elif told is signal.SIGUSR2 and not self._to_replace and self._incoming is None:
+            self._to_replace = list(self._workers)
+            logger.warning("replacing %d workers one after the other", len(self._to_replace))
+
+    def _tell_all(self, told: signal.Signals) -> None:
+        for pid in self._workers:
+            os.kill(pid, told)
+
+    def _reap(self) -> None:
+        while self._workers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            worker = self._workers.pop(pid, None)
+            if worker is None:
+                continue
+            os.close(worker.ready_fd)
+            unasked = not worker.leaving and self._kill_at_s is None
+            self._gone(worker.seat, pid, unasked)
+            if worker is self._incoming:
+                self._incoming, self._to_replace = None, []
+            elif unasked:
+                self._start_again(worker, os.waitstatus_to_exitcode(status))
+
+    def _start_again(self, worker: Worker, code: int) -> None:
+        now_s = time.monotonic()
+        self._soon = self._soon + 1 if now_s - worker.started_s < SOON_S else 0
+        pause_s = min(0.25 * 2.0 ** min(self._soon, 16), LONGEST_PAUSE_S) if self._soon else 0.0
+        self._due_s.append(now_s + pause_s)
+        logger.error("worker %d ended with status %d; started again", worker.pid, code)
+
+    def _go_on(self, now_s: float) -> None:
+        if self._kill_at_s is not None:
+            if now_s >= self._kill_at_s:
+                self._tell_all(signal.SIGKILL)
+            return
+        while self._due_s and min(self._due_s) <= now_s:
+            self._due_s.remove(min(self._due_s))
+            self._start()
+        if any(worker.leaving for worker in self._workers.values()):
+            return
+        if self._incoming is not None:
+            if self._incoming.is_ready():
+                self._incoming = None
+                old = self._workers.get(self._to_replace.pop(0))
+                if old is not None:
+                    old.leaving = True
+                    os.kill(old.pid, signal.SIGTERM)
+        elif self._to_replace:
+            self._incoming = self._start()
+
+    def _start(self) -> Worker:
+        taken = {worker.seat for worker in self._workers.values()}
+        seat = next(seat for seat in range(self._count + 1) if seat not in taken)
+        ready_fd, write_fd = os.pipe()
+        os.set_blocking(ready_fd, False)
+        pid = os.fork()
+        if pid == 0:
+            self._be_worker(seat, ready_fd, write_fd)
+        os.close(write_fd)
+        worker = self._workers[pid] = Worker(pid, seat, ready_fd, time.monotonic())
+        return worker
+
+    def _be_worker(self, seat: int, ready_fd: int, write_fd: int) -> None:
+        """In the child; never returns."""
+        code = 1
+        try:
+            for fd in (ready_fd, *(worker.ready_fd for worker in self._workers.values())):
+                os.close(fd)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+            def ready() -> None:
+                os.write(write_fd, b"r")
+
+            code = self._work(seat, ready)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
