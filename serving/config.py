@@ -12,6 +12,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from steersman.agents.guard import GuardSettings
+from steersman.agents.queueing.settings import QueueSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
 from steersman.traces.schema import Priority
@@ -226,6 +227,9 @@ class RouterSettings(Settings):
     scrape: ScrapeSettings = Field(default=ScrapeSettings(), description="Reading engines' metrics.")
     health: HealthSettings = Field(default=HealthSettings(), description="Taking replicas out and back.")
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), description="Patience, in seconds.")
+    queue: QueueSettings = Field(
+        default=QueueSettings(), description="Holding requests back while all replicas are full."
+    )
     retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")
     objectives: dict[str, int] = Field(

@@ -29,6 +29,8 @@ class Code(StrEnum):
     HEADERS_TOO_LARGE = "headers_too_large"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    QUEUE_FULL = "queue_full"
+    TOO_LATE = "too_late"
     NO_HEALTHY_REPLICA = "no_healthy_replica"
     MODELS_NOT_KNOWN_YET = "models_not_known_yet"
     BACKEND_UNREACHABLE = "backend_unreachable"

@@ -21,6 +21,7 @@ from steersman.predictors.wording import Wording
 from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import DiscoveryLoop, make_searches
+from steersman.serving.gate import Gate
 from steersman.serving.health import HealthCheck, HealthMonitor
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.membership import Membership
@@ -54,6 +55,7 @@ class Parts:
     counter: TokenCounter
     wording: Wording
     router: Router
+    gate: Gate
     proxy: Proxy
     recorder: Recorder
     upstream: Upstream
@@ -154,6 +156,8 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
     upstream = Upstream(settings.timeouts, settings.limits, clock)
     monitor = HealthMonitor(fleet, metrics)
     router = Router(fleet, models, past, metrics, clock)
+    gate = Gate(settings.queue, router, metrics, clock)
+    fleet.eased = gate.eased
     log = _open_log(settings, metrics)
 
     def loops_of(replica: Replica) -> list[ControlLoop]:
@@ -189,7 +193,8 @@ def build_parts(settings: RouterSettings, clock: Clock = time.monotonic) -> Part
         counter=counter,
         wording=wording,
         router=router,
-        proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
+        gate=gate,
+        proxy=Proxy(settings, fleet, gate, upstream, monitor, metrics, clock),
         recorder=Recorder(past, counter, wording, metrics, errors, log, clock),
         upstream=upstream,
         monitor=monitor,

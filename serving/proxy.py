@@ -16,6 +16,7 @@ from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.exchange import Answer, Exchange
 from steersman.serving.flight import Flight
+from steersman.serving.gate import Gate
 from steersman.serving.health import HealthMonitor
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
@@ -23,7 +24,7 @@ from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet
 from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
-from steersman.serving.router import Route, Router
+from steersman.serving.router import Route
 from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
 from steersman.traces.schema import Status
@@ -38,7 +39,7 @@ class Proxy:
         self,
         settings: RouterSettings,
         fleet: Fleet,
-        router: Router,
+        gate: Gate,
         upstream: Upstream,
         monitor: HealthMonitor,
         metrics: RouterMetrics,
@@ -46,7 +47,7 @@ class Proxy:
     ) -> None:
         self._settings = settings
         self._fleet = fleet
-        self._router = router
+        self._gate = gate
         self._upstream = upstream
         self._metrics = metrics
         self._clock = clock
@@ -71,7 +72,7 @@ class Proxy:
         failure: TryElsewhere | None = None
         while True:
             self._blame.check(exchange)
-            route = self._router.choose(exchange.prepared)
+            route = await self._gate.choose(exchange)
             if route is None:
                 break
             exchange.route = route
