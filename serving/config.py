@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from steersman.agents.affinity import AffinitySettings
 from steersman.agents.guard import GuardSettings
+from steersman.agents.queueing.settings import QueueSettings
 from steersman.serving.access.settings import AccessSettings
 from steersman.serving.admin.settings import AdminSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
@@ -276,6 +277,9 @@ class RouterSettings(Settings):
         default=SlowStartSettings(), description="Replicas that are new, or back."
     )
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), description="Patience, in seconds.")
+    queue: QueueSettings = Field(
+        default=QueueSettings(), description="Holding requests back while all replicas are full."
+    )
     retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")
     objectives: dict[str, int] = Field(

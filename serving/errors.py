@@ -40,6 +40,8 @@ class Code(StrEnum):
     TOO_MANY_CONNECTIONS = "too_many_connections"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    QUEUE_FULL = "queue_full"
+    TOO_LATE = "too_late"
     NO_HEALTHY_REPLICA = "no_healthy_replica"
     MODELS_NOT_KNOWN_YET = "models_not_known_yet"
     BACKEND_UNREACHABLE = "backend_unreachable"

@@ -69,6 +69,13 @@ class RouterMetrics:
         self.blamed_requests = counter(
             "blamed_requests", "Requests that failed on several replicas, of which none was charged"
         )
+        self.queue_depth = Gauge(
+            "steersman_queue_depth", "Requests held back", ["model", "class"], registry=registry
+        )
+        self.queue_wait = histogram(
+            "queue_wait_seconds", "Arrival to dispatch of those held back", _LATENCY_S, "model", "class"
+        )
+        self.queue_shed = counter("queue_shed", "Requests turned away by the queue", "class", "reason")
         # Replicas.
         self.replica_requests = counter(
             "replica_requests", "Requests by the replica that served them last", "replica", "status"

@@ -44,6 +44,7 @@ from steersman.serving.silence import SilenceWatch
 from steersman.serving.tls import ListenerTls
 from steersman.serving.trust import Trust
 from steersman.serving.upstream import Upstream
+from steersman.serving.waiting_room import WaitingRoom
 from steersman.serving.workers.board import Seat
 from steersman.serving.workers.pages import WorkerPages
 from steersman.traces.outcome_log import OutcomeLogWriter
@@ -66,6 +67,7 @@ class Parts:
     counter: TokenCounter
     wording: Wording
     router: Router
+    waiting_room: WaitingRoom
     proxy: Proxy
     recorder: Recorder
     upstream: Upstream
@@ -143,6 +145,7 @@ class Parts:
         self.silence.settings = settings.health
         self.upstream.apply(settings.timeouts)
         self.proxy.apply(settings)
+        self.waiting_room.apply(settings.queue)
         self.each.apply(settings, self.checks)
         self.membership.renew(settings.backends)
         await self.searches.replace(settings.discovery)
@@ -195,6 +198,8 @@ def build_parts(
     shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
     affinity = _affinity(settings, shared, metrics, clock)
     router = Router(fleet, models, past, metrics, clock, affinity)
+    waiting_room = WaitingRoom(settings.queue, router, metrics, clock)
+    fleet.eased = waiting_room.eased
     log = _open_log(settings, metrics)
 
     each = ReplicaParts(settings, fleet, monitor, upstream, metrics, clock)
@@ -226,7 +231,8 @@ def build_parts(
         counter=counter,
         wording=wording,
         router=router,
-        proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
+        waiting_room=waiting_room,
+        proxy=Proxy(settings, fleet, waiting_room, upstream, monitor, metrics, clock),
         recorder=Recorder(past, counter, wording, metrics, errors, log, clock),
         upstream=upstream,
         monitor=monitor,

@@ -25,9 +25,10 @@ from steersman.serving.pool import Fleet
 from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
 from steersman.serving.retry_after import retry_after_s
-from steersman.serving.router import Route, Router
+from steersman.serving.router import Route
 from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
+from steersman.serving.waiting_room import WaitingRoom
 from steersman.traces.schema import Status
 
 _MOST_ERROR_BYTES = 2**20
@@ -40,7 +41,7 @@ class Proxy:
         self,
         settings: RouterSettings,
         fleet: Fleet,
-        router: Router,
+        waiting_room: WaitingRoom,
         upstream: Upstream,
         monitor: HealthMonitor,
         metrics: RouterMetrics,
@@ -48,7 +49,7 @@ class Proxy:
     ) -> None:
         self._settings = settings
         self._fleet = fleet
-        self._router = router
+        self._waiting_room = waiting_room
         self._upstream = upstream
         self._metrics = metrics
         self._clock = clock
@@ -80,7 +81,7 @@ class Proxy:
         failure: TryElsewhere | None = None
         while True:
             self._blame.check(exchange)
-            route = self._router.choose(exchange.prepared)
+            route = await self._waiting_room.choose(exchange)
             if route is None:
                 break
             exchange.route = route

@@ -40,6 +40,7 @@ LIVE = frozenset(
         "outliers",
         "slow_start",
         "timeouts",
+        "queue",
         "retries",
         "limits",
         "objectives",

@@ -7,6 +7,7 @@ for every retry. The numbers come from the same functions as in the simulator.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -41,6 +42,22 @@ Float32 = NDArray[np.float32]
 _RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
 _RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
 _UNCACHED = REPLICA_INDEX["uncached_tokens"]
+
+
+Room = Callable[[Observation], NDArray[np.bool_]]
+"""Of the candidates of an observation, (n,), those that have room."""
+
+
+class Saturated(Exception):  # noqa: N818 (not an error)
+    """Nobody has room for a request now.
+
+    Args:
+        seen: what was seen of it, with nobody to choose.
+    """
+
+    def __init__(self, seen: Observation) -> None:
+        super().__init__("saturated")
+        self.seen = seen
 
 
 class Deciders(Protocol):
@@ -166,8 +183,23 @@ class Router:
         spent_s = perf_counter() - start
         return Prepared(request, pool, features, output_p50, output_p90, output_rank, excluded, spent_s)
 
-    def choose(self, prepared: Prepared) -> Route | None:
-        """Choose a replica that has not been tried; None if there is none."""
+    def _has_to_stay(self, prepared: Prepared, observation: Observation) -> bool:
+        """Whether only one replica can serve it, and may: it would hold up those behind it."""
+        group = prepared.group
+        if group is None or not group.pinned or group.home not in prepared.pool.ids:
+            return False
+        return bool(observation.mask[prepared.pool.ids.index(group.home)])
+
+    def choose(self, prepared: Prepared, room: Room | None = None) -> Route | None:
+        """Choose a replica that has not been tried; None if there is none.
+
+        Args:
+            prepared: the request.
+            room: which of the candidates have room for it; None: all.
+
+        Raises:
+            Saturated: there are candidates, and none has room.
+        """
         start = perf_counter()
         now_s = self._clock()
         if not self._refresh(prepared):
@@ -184,6 +216,11 @@ class Router:
             excluded,
             identity(prepared.request.tenant, prepared.request.session_id),
         )
+        if room is not None and observation.mask.any() and not self._has_to_stay(prepared, observation):
+            observation.mask = room(observation)
+            if not observation.mask.any():
+                prepared.spent_s += perf_counter() - start
+                raise Saturated(observation)
         policy = self._deciders.policy(pool.model)
         if self._affinity is None or prepared.group is None:
             decision = policy.decide(observation)

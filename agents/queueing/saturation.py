@@ -14,6 +14,7 @@ from steersman.traces.schema import Observation
 _WAITING = REPLICA_INDEX["waiting"]
 _KV_USAGE = REPLICA_INDEX["kv_usage"]
 _BATCH_USE = REPLICA_INDEX["batch_use"]
+_INFLIGHT = REPLICA_INDEX["inflight"]
 _QUEUE = REPLICA_INDEX["queue"]
 _TTFT = REPLICA_INDEX["ttft_s"]
 _TPOT = REPLICA_INDEX["tpot_s"]
@@ -30,7 +31,8 @@ def has_room(seen: Observation, settings: QueueSettings, level: int) -> NDArray[
         settings: what counts as full.
         level: 0 to 3, for which class; lower ones leave some room to the higher.
 
-    One that has nothing to do always has room, so that no estimate, however wrong, stops the traffic.
+    One where nothing of ours is under way always has room, so that no metrics and no estimate, however
+    wrong, stop the traffic.
     """
     replicas = seen.replicas
     full = replicas[:, _WAITING] > settings.waiting
@@ -38,7 +40,7 @@ def has_room(seen: Observation, settings: QueueSettings, level: int) -> NDArray[
     full |= replicas[:, _BATCH_USE] > settings.batch_use
     full |= replicas[:, _TPOT] > settings.tpot_share[level] * seen.request[_TPOT_SLO]
     full |= replicas[:, _TTFT] > settings.ttft_share[level] * seen.request[_TTFT_SLO]
-    full &= replicas[:, _QUEUE] >= 1.0
+    full &= replicas[:, _INFLIGHT] >= 1.0
     room: NDArray[np.bool_] = seen.mask & ~full
     return room
 

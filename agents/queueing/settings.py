@@ -17,7 +17,7 @@ class QueueSettings(Settings):
 
     enabled: bool = Field(default=True, description="Whether to; if not, all go straight through.")
     waiting: float = Field(
-        default=0.5,
+        default=2.0,
         ge=0,
         description="A replica with more requests than this in its own queue, as believed, is full.",
     )

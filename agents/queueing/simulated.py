@@ -64,7 +64,9 @@ class QueuedCluster:
     def decide(self, row: int, now_s: float, seen: Observation) -> int | None:
         """Choose a replica for the pending request; None: it is held."""
         turn, priority = self._turn, int(self._cluster.trace.priority[row])
-        room = has_room(seen, self._settings, priority if turn is None else turn.level)
+        room = seen.mask
+        if self._settings.enabled:
+            room = has_room(seen, self._settings, priority if turn is None else turn.level)
         if turn is None and len(self.queue):
             # Who has just come waits with the others; whose turn it is will be seen at once.
             self.look_s = now_s

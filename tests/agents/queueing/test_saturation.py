@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,20 +10,22 @@ from steersman.agents.queueing.settings import QueueSettings
 from tests.agents.observations import observation
 
 REQUEST = {"ttft_slo_s": 1.0, "tpot_slo_s": 0.05}
-BUSY = {"queue": [10.0, 10.0], "running": [10.0, 10.0]}
+BUSY: dict[str, Any] = {"queue": [10.0, 10.0], "inflight": [10.0, 10.0]}
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("waiting", 2.0), ("kv_usage", 0.95), ("batch_use", 1.0), ("tpot_s", 0.06), ("ttft_s", 1.5)],
+    [("waiting", 3.0), ("kv_usage", 0.95), ("batch_use", 1.0), ("tpot_s", 0.06), ("ttft_s", 1.5)],
 )
 def test_what_makes_a_replica_full(column: str, value: float) -> None:
-    seen = observation(2, request=REQUEST, **BUSY, **{column: [value, 0.0]})
+    columns: dict[str, Any] = {column: [value, 0.0]}
+    seen = observation(2, request=REQUEST, **BUSY, **columns)
     assert has_room(seen, QueueSettings(), 0).tolist() == [False, True]
 
 
-def test_an_idle_replica_has_room_whatever_the_estimates_say() -> None:
-    seen = observation(2, request=REQUEST, queue=[0.0, 3.0], tpot_s=[9.0, 9.0], ttft_s=[9.0, 9.0])
+def test_where_nothing_of_ours_is_under_way_there_is_room_whatever_the_estimates_say() -> None:
+    columns: dict[str, Any] = {"waiting": [5.0, 5.0], "tpot_s": [9.0, 9.0], "ttft_s": [9.0, 9.0]}
+    seen = observation(2, request=REQUEST, queue=[7.0, 7.0], inflight=[0.0, 1.0], **columns)
     assert has_room(seen, QueueSettings(), 3).tolist() == [True, False]
 
 
