@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constr
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format setup lock clean
+.PHONY: help demo test lint types format setup peers lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,9 @@ format: $(VENV)/.dev ## Format the code
 
 setup: $(VENV)/.dev ## Install everything for development, and the git hooks
 	$(BIN)/pre-commit install
+
+peers: $(VENV)/.dev ## Install the routers that benchmarks/router.py compares with, each by itself
+	$(BIN)/python benchmarks/router_peers.py
 
 lock: $(VENV)/.dev ## Write the installed versions to requirements/lock.txt
 	$(BIN)/python requirements/freeze.py > requirements/lock.txt.new
