@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 
-import aiohttp
-
 from steersman.serving import headers as H
 from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
@@ -26,6 +24,7 @@ from steersman.serving.retries import RetryBudget
 from steersman.serving.router import Route, Router
 from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
+from steersman.serving.wire.response import Response
 from steersman.traces.schema import Status
 
 _MOST_ERROR_BYTES = 2**20
@@ -117,7 +116,7 @@ class Proxy:
 
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
         flight = Flight(route, self._fleet)
-        response: aiohttp.ClientResponse | None = None
+        response: Response | None = None
         route.replica.waiting.add(exchange.leave)
         try:
             response = await self._open(exchange, route)
@@ -136,7 +135,7 @@ class Proxy:
                 response.close()
             flight.abort(exchange.output_tokens)
 
-    async def _open(self, exchange: Exchange, route: Route) -> aiohttp.ClientResponse:
+    async def _open(self, exchange: Exchange, route: Route) -> Response:
         """The replica's answer, up to its headers."""
         timeouts, intake, request = self._settings.timeouts, exchange.intake, exchange.prepared.request
         replica = route.replica
@@ -158,13 +157,11 @@ class Proxy:
             raise await self._turned_away(route, response)
         return response
 
-    async def _turned_away(self, route: Route, response: aiohttp.ClientResponse) -> TryElsewhere:
+    async def _turned_away(self, route: Route, response: Response) -> TryElsewhere:
         """The replica answered a status that is tried elsewhere."""
         self._note_retry_after(route, response)
         try:
-            body = await response.content.read(_MOST_ERROR_BYTES)
-            while not response.content.at_eof() and len(body) < _MOST_ERROR_BYTES:
-                body += await response.content.read(_MOST_ERROR_BYTES - len(body))
+            body = await response.read_up_to(_MOST_ERROR_BYTES)
         except FAILURES as failure:
             return broken(failure)
         finally:
@@ -175,8 +172,8 @@ class Proxy:
         fault = f"answered {response.status}" if response.status >= 500 else ""
         return TryElsewhere(f"status_{response.status}", error, answer, fault=fault)
 
-    def _note_retry_after(self, route: Route, response: aiohttp.ClientResponse) -> None:
-        value = response.headers.get("retry-after", "")
+    def _note_retry_after(self, route: Route, response: Response) -> None:
+        value = response.header(b"retry-after")
         if value.isascii() and value.isdigit() and len(value) < 10:
             rest_s = min(float(value), self._settings.retries.max_retry_after_s)
             route.replica.resting_until_s = self._clock() + rest_s
