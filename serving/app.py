@@ -22,7 +22,7 @@ from steersman.serving.surface import SURFACE
 
 
 class RouterApp(Starlette):
-    """Starlette, but what is passed to the replicas goes straight to its endpoint, since every piece of a
+    """Starlette, but what is passed to the replicas goes straight to its endpoint: every piece of a
     stream would pass through each layer in between."""
 
     endpoints: Mapping[str, ApiEndpoint]
