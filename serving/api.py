@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from starlette.types import Receive, Scope, Send
 
-from steersman.serving.errors import ApiError
+from steersman.serving.errors import FAULT, ApiError, Code
 from steersman.serving.exchange import Exchange
 from steersman.serving.headers import DECISION_HEADER
 from steersman.serving.intake import ClientGone, find_pool, read_request, understand
@@ -39,6 +40,13 @@ class ApiEndpoint:
             await _send_error(send, error, request_id)
         except ClientGone:
             pass
+        except Exception:
+            fault = ApiError(500, Code.INTERNAL_ERROR, FAULT)
+            status = fault.status
+            with contextlib.suppress(RuntimeError):  # an answer has begun: the server takes no other
+                await _send_error(send, fault, request_id)
+                parts.metrics.refusals.labels(fault.code.value).inc()
+            raise
         finally:
             parts.metrics.in_flight.dec()
             if status:

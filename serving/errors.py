@@ -51,6 +51,10 @@ class Code(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
+FAULT = "the router failed on this request; its log says why"
+"""What is said of an INTERNAL_ERROR."""
+
+
 class ApiError(Exception):
     """Ends a request with an error the client can read.
 

@@ -109,8 +109,8 @@ def header_bytes(headers: RawHeaders) -> int:
 
 def upstream_headers(
     headers: RawHeaders, *, authorization: str, request_id: str
-) -> list[tuple[str, str]]:
-    """What goes to the replica: everything but what belongs to this hop.
+) -> list[tuple[bytes, bytes]]:
+    """What goes to the replica: everything but what belongs to this hop, byte by byte.
 
     Args:
         headers: the client's; names in lower case.
@@ -119,12 +119,12 @@ def upstream_headers(
     """
     headers = list(headers)
     dropped = _NOT_UPSTREAM | _nominated(headers) | ({b"authorization"} if authorization else set())
-    kept = [(name.decode("latin-1"), _text(value)) for name, value in headers if name not in dropped]
-    kept.append(("accept-encoding", "identity"))
+    kept = [header for header in headers if header[0] not in dropped]
+    kept.append((b"accept-encoding", b"identity"))
     if authorization:
-        kept.append(("authorization", authorization))
-    if not any(name == "x-request-id" for name, _ in kept):
-        kept.append(("x-request-id", request_id))
+        kept.append((b"authorization", authorization.encode()))
+    if not any(name == b"x-request-id" for name, _ in kept):
+        kept.append((b"x-request-id", request_id.encode()))
     return kept
 
 
@@ -133,15 +133,6 @@ def downstream_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     lowered = [(name.lower(), value) for name, value in headers]
     dropped = _NOT_DOWNSTREAM | _nominated(lowered) | _OURS
     return [(name, value) for name, value in lowered if name not in dropped]
-
-
-def _text(value: bytes) -> str:
-    """A value as text for the client session, which writes UTF-8: the same bytes again if they were
-    that, and otherwise the same characters, taken as Latin-1."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def _nominated(headers: RawHeaders) -> frozenset[bytes]:

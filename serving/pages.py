@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from steersman.serving import metrics as M
-from steersman.serving.errors import ApiError, Code
+from steersman.serving.errors import FAULT, ApiError, Code
 from steersman.serving.intake import find_pool
 from steersman.serving.parts import Parts
 from steersman.serving.pool import Pool
@@ -77,8 +77,7 @@ class Pages:
 
     async def failed(self, request: HttpRequest, raised: Exception) -> Response:  # noqa: ARG002
         """A fault of ours."""
-        message = "the router failed on this request; its log says why"
-        return self._refused(ApiError(500, Code.INTERNAL_ERROR, message))
+        return self._refused(ApiError(500, Code.INTERNAL_ERROR, FAULT))
 
     def _refused(self, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
         self._parts.metrics.refusals.labels(error.code.value).inc()

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import aiohttp
-
 from steersman.serving import headers as H
 from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
@@ -29,6 +27,7 @@ from steersman.serving.router import Route
 from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
 from steersman.serving.waiting_room import WaitingRoom
+from steersman.serving.wire.response import Response
 from steersman.traces.schema import Status
 
 _MOST_ERROR_BYTES = 2**20
@@ -136,7 +135,7 @@ class Proxy:
         flight = Flight(route, self._fleet)
         breaker = route.replica.standing.breaker
         probes = breaker.enter(self._clock())
-        response: aiohttp.ClientResponse | None = None
+        response: Response | None = None
         route.replica.waiting.add(exchange.leave)
         try:
             response = await self._open(exchange, route)
@@ -157,7 +156,7 @@ class Proxy:
             if probes:
                 breaker.leave()
 
-    async def _open(self, exchange: Exchange, route: Route) -> aiohttp.ClientResponse:
+    async def _open(self, exchange: Exchange, route: Route) -> Response:
         """The replica's answer, up to its headers."""
         timeouts, intake, request = self._settings.timeouts, exchange.intake, exchange.prepared.request
         replica = route.replica
@@ -179,13 +178,11 @@ class Proxy:
             raise await self._turned_away(route, response)
         return response
 
-    async def _turned_away(self, route: Route, response: aiohttp.ClientResponse) -> TryElsewhere:
+    async def _turned_away(self, route: Route, response: Response) -> TryElsewhere:
         """The replica answered a status that is tried elsewhere."""
         self._note_retry_after(route, response)
         try:
-            body = await response.content.read(_MOST_ERROR_BYTES)
-            while not response.content.at_eof() and len(body) < _MOST_ERROR_BYTES:
-                body += await response.content.read(_MOST_ERROR_BYTES - len(body))
+            body = await response.read_up_to(_MOST_ERROR_BYTES)
         except FAILURES as failure:
             return broken(failure)
         finally:
@@ -194,12 +191,12 @@ class Proxy:
         message = f"replica {route.replica.id} answered {response.status}; try again"
         error = ApiError(502, Code.BACKEND_UNREACHABLE, message)
         # With Retry-After a 503 is what 429 is: busy, not broken.
-        busy = response.status == 503 and "retry-after" in response.headers
+        busy = response.status == 503 and bool(response.header(b"retry-after"))
         fault = f"answered {response.status}" if response.status >= 500 and not busy else ""
         return TryElsewhere(f"status_{response.status}", error, answer, fault=fault)
 
-    def _note_retry_after(self, route: Route, response: aiohttp.ClientResponse) -> None:
-        wait_s = retry_after_s(response.headers.get("retry-after", ""))
+    def _note_retry_after(self, route: Route, response: Response) -> None:
+        wait_s = retry_after_s(response.header(b"retry-after"))
         if wait_s is not None:
             rest_s = min(wait_s, self._settings.retries.max_retry_after_s)
             route.replica.resting_until_s = self._clock() + rest_s

@@ -74,12 +74,12 @@ class StreamTap:
     @property
     def complete(self) -> bool:
         """Whether the stream ended as OpenAI's do: with `[DONE]`, and no error told before it."""
-        tail = b"".join(self._kept)
-        return b"[DONE]" in tail[-64:] and _ERROR.search(tail) is None
+        tail = self._tail()
+        return b"[DONE]" in tail[-64:] and not (b'"error"' in tail and _ERROR.search(tail))
 
     def usage(self) -> Usage | None:
         """`usage` of the last event that has one, if the backend sent it."""
-        return _last_usage(b"".join(self._kept))
+        return _last_usage(self._tail())
 
     def response_id(self, document: bytes = b"") -> str:  # noqa: ARG002
         """The id under which the replica may have stored this answer; '' for none.
@@ -92,7 +92,13 @@ class StreamTap:
     @property
     def called_tool(self) -> bool:
         """Whether the end of the stream says that the answer calls a tool."""
-        return calls_tool(b"".join(self._kept))
+        return calls_tool(self._tail())
+
+    def _tail(self) -> bytes:
+        """What is kept, in one piece."""
+        if len(self._kept) > 1:
+            self._kept = deque((b"".join(self._kept),))
+        return self._kept[0] if self._kept else b""
 
     def estimated_tokens(self, *, chat: bool) -> int:
         """Output tokens where the backend did not say: an event each, but for the first of a chat (the
@@ -102,7 +108,12 @@ class StreamTap:
 
 def calls_tool(answer: bytes) -> bool:
     """Whether an answer, or the end of one, calls a tool."""
-    return any(mark in answer for mark in _TOOL_CALLS)
+    at = answer.rfind(b'"finish_reason"')
+    while at >= 0:
+        if answer.startswith(_TOOL_CALLS, at):
+            return True
+        at = answer.rfind(b'"finish_reason"', 0, at)
+    return False
 
 
 class ResponsesTap(StreamTap):
@@ -163,16 +174,23 @@ def read_usage(document: bytes) -> Usage | None:
 
 def _last_usage(tail: bytes) -> Usage | None:
     """The last `usage` object in the end of an answer, which need not begin with whole JSON."""
-    for match in reversed(list(_USAGE.finditer(tail))):
-        try:
-            text = tail[match.end() : match.end() + _KEPT_BYTES].decode("utf-8", "replace")
-            parsed, _ = _OBJECT.raw_decode(text)
-        except (ValueError, RecursionError):
-            continue
-        usage = _counts(parsed)
+    at = tail.rfind(b'"usage"')
+    while at >= 0:
+        match = _USAGE.match(tail, at)
+        usage = _counts(_object_at(tail, match.end())) if match else None
         if usage is not None:
             return usage
+        at = tail.rfind(b'"usage"', 0, at)
     return None
+
+
+def _object_at(text: bytes, start: int) -> Any:
+    """The JSON object that begins there; None if that is none."""
+    try:
+        parsed, _ = _OBJECT.raw_decode(text[start : start + _KEPT_BYTES].decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return parsed
 
 
 def _counts(usage: Any) -> Usage | None:

@@ -14,6 +14,7 @@ import typer
 from steersman import __version__
 from steersman.cli import (
     calibrate,
+    check,
     demo,
     emulate,
     evaluate,
@@ -60,6 +61,7 @@ app.command()(calibrate.calibrate)
 app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)
+app.command()(check.check)
 app.command()(emulate.emulate)
 app.add_typer(keys.app, name="keys")
 app.command()(replay.replay)
