@@ -37,6 +37,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.bundle import POLICY_FILE
 from steersman.predictors.onnx_model import session_options
+from steersman.serving.collector import settle
 from steersman.serving.config import RouterSettings
 from steersman.serving.flight import Flight
 from steersman.serving.headers import NO_HINTS
@@ -112,6 +113,7 @@ def main() -> None:
     for replicas in map(int, sys.argv[3:]):
         for policy in POLICIES:
             traffic = Traffic(world, replicas, policy, bundle)
+            settle()  # as `steersman serve` does
             traffic.play(WARM_UP * replicas)
             label = "" if policy == "learned" else f"{policy}."
             figures |= decision_figures(traffic, calls, f"{{}}.{label}{replicas}")

@@ -90,6 +90,7 @@ def _run(settings: RouterSettings, *, verbose: bool) -> None:
     import uvloop
 
     from steersman.serving.app import create_app
+    from steersman.serving.collector import settle
     from steersman.serving.server import open_socket, serve_forever
 
     _log_to_stderr(verbose=verbose)
@@ -97,6 +98,7 @@ def _run(settings: RouterSettings, *, verbose: bool) -> None:
     listener = open_socket(settings)
     # The server raises the signal that stopped it once more when all is done: by then it is no news.
     signal.signal(signal.SIGTERM, lambda *_: None)
+    settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_forever(app, settings, listener))
 
