@@ -15,6 +15,7 @@ simulator and in the router, so it
 
 from __future__ import annotations
 
+import math
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -64,6 +65,11 @@ def argmax_decision(
             number, so that one broken feature cannot stop the traffic.
         mask: (n,).
     """
+    if len(mask) and np.count_nonzero(mask) == len(mask):
+        # Nearly always; and what follows takes three times as long.
+        top = int(scores.argmax())
+        if math.isfinite(scores[top]) and np.count_nonzero(scores == scores[top]) == 1:
+            return Decision(top, policy, version, scores=scores)
     allowed = np.where(mask, np.fmax(scores, LOWEST), -np.inf)
     best = allowed.max(initial=-np.inf)
     if best == -np.inf:

@@ -13,6 +13,7 @@ from pathlib import Path
 import uvloop
 
 from steersman.serving.app import create_app
+from steersman.serving.collector import settle
 from steersman.serving.config import RouterSettings
 from steersman.serving.pool import MOST_REPLICAS
 from steersman.serving.reload import Reloader, rehearse
@@ -50,6 +51,7 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
             parts = app.state.parts
             parts.pages = WorkerPages(Path(scratch), parts.metrics)
             parts.watches += [parts.pages, OrphanWatch()]
+            settle()
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 signal.signal(signal.SIGTERM, lambda *_: None)
                 reloader = Reloader(parts, read)

@@ -85,7 +85,7 @@ def test_what_was_trained_can_be_served() -> None:
     before = served.head_scores(seen)
     for name, value in {"prefix_blocks": 300.0, "question_type": 2.0, "hour_cos": -1.0}.items():
         seen.request[REQUEST_INDEX[name]] = value
-    assert served.ranges.share_outside(seen, 0.0) == 0.0
+    assert served.ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.0) == 0.0
     np.testing.assert_allclose(served.head_scores(seen), before, rtol=1e-4, atol=1e-4)
 
 
