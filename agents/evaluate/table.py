@@ -93,6 +93,16 @@ class EvaluationTable:
         """Which of these has the least mean of a figure in a cell."""
         return min(policies, key=lambda policy: self.mean(policy, cell, figure))
 
+    def ranked(self, policies: Sequence[str], figure: str = "j") -> list[str]:
+        """These by the mean log of a figure over all cells, the least first."""
+
+        def mean_log(policy: str) -> float:
+            return float(
+                np.mean([np.log(self.by_seed(policy, cell, figure)).mean() for cell in self.cells])
+            )
+
+        return sorted(policies, key=mean_log)
+
     def _pairs(
         self, policy: str, baseline: str, figure: str, cells: Sequence[Cell] | None
     ) -> dict[Cell, tuple[NDArray[np.float64], NDArray[np.float64]]]:
