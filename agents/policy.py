@@ -45,7 +45,8 @@ class Policy(Protocol):
 NO_CANDIDATE = -1
 """`Decision.choice` when the mask allows nobody."""
 
-_LOWEST = np.finfo(np.float32).min
+LOWEST = np.finfo(np.float32).min
+"""The score that a NaN counts as."""
 
 
 def argmax_decision(
@@ -63,7 +64,7 @@ def argmax_decision(
             number, so that one broken feature cannot stop the traffic.
         mask: (n,).
     """
-    allowed = np.where(mask, np.fmax(scores, _LOWEST), -np.inf)
+    allowed = np.where(mask, np.fmax(scores, LOWEST), -np.inf)
     best = allowed.max(initial=-np.inf)
     if best == -np.inf:
         return Decision(NO_CANDIDATE, policy, version, scores=scores)

@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/policies.py [--quick] [--json FILE] [--report FILE] [--bundle DIR] [--policy NAME]
-        [--clairvoyant] [--apart] [--no-replicas]
+        [--clairvoyant] [--apart] [--no-replicas] [--jobs N]
 
 The policy judged is the bundle's learned one, without a bundle `marginal-cost`. It is compared with
 every policy at its published constants, and with those that are tuned (`configs/policies/tuned/`), on
@@ -24,14 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from steersman.agents.evaluate.comparisons import (
-    Row,
-    beyond_saturation,
-    distance,
-    each_rival,
-    replica_rows,
-    watched,
-)
+from steersman.agents.evaluate.comparisons import Row, distance, each_rival, replica_rows, watched
 from steersman.agents.evaluate.constants import ALL, tuned_path
 from steersman.agents.evaluate.contestants import LEARNED, contestants, open_bundle
 from steersman.agents.evaluate.references import Reference
@@ -52,7 +45,6 @@ from steersman.agents.policies import POLICY_NAMES
 from steersman.agents.report.page import write
 from steersman.agents.report.routing import RoutingReport
 from steersman.predictors.bundle import Bundle
-from steersman.predictors.length import LengthPredictor
 
 COUNTED = ("round-robin", "p2c", "llm-d-default", "marginal-cost")
 """Baselines whose replicas are counted."""
@@ -65,24 +57,23 @@ def main() -> None:
     judged = options.policy or (LEARNED if models else "marginal-cost")
     parts = quick(length) if options.quick else full(length)
     rivals = [name for name in (*POLICY_NAMES, *tuned_names(parts)) if name != judged]
-    table = play([judged, *rivals], parts, models)
-    rows = watched(table, judged, rivals)
-    beside = EvaluationTable(())
     if options.apart:
-        beside = play([judged, *rivals], apart(length, brief=options.quick), models)
-        rows += beyond_saturation(beside, judged, rivals)
+        parts += apart(length, brief=options.quick)
+    table = play([judged, *rivals], parts, models, options.jobs)
+    rows = watched(table, judged, rivals)
     if options.clairvoyant:
         own = clairvoyant(length, seeds=2 if options.quick else 8)
-        rows += distance(play([judged, *Reference], own, models), judged)
+        rows += distance(play([judged, *Reference], own, models, options.jobs), judged)
     if not options.no_replicas:
-        rows += counted(judged, length, models, brief=options.quick)
+        pools = replica_pools(length, brief=options.quick)
+        rows += counted(judged, COUNTED[:1] if options.quick else COUNTED, pools, models, options.jobs)
     rows += each_rival(table, judged, rivals)
     tell(rows, table, judged)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if options.report:
         command = shlex.join(["python", "benchmarks/policies.py", *sys.argv[1:]])
-        report = RoutingReport(judged, rivals, table, rows, beside, commands=[command])
+        report = RoutingReport(judged, rivals, table, rows, commands=[command])
         write(report.page(), options.report)
 
 
@@ -97,6 +88,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clairvoyant", action="store_true", help="add the references")
     parser.add_argument("--apart", action="store_true", help="add loads of 40, 105 and 120 %%")
     parser.add_argument("--no-replicas", action="store_true", help="leave out the replicas needed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the runs")
     return parser.parse_args()
 
 
@@ -107,20 +99,28 @@ def tuned_names(parts: Sequence[Part]) -> list[str]:
     return names + [f"{p}:tuned-once" for p in SPACES if tuned_path(p, ALL).is_file()]
 
 
-def play(names: Sequence[str], parts: Sequence[Part], models: Bundle | None) -> EvaluationTable:
+def play(
+    names: Sequence[str], parts: Sequence[Part], models: Bundle | None, jobs: int
+) -> EvaluationTable:
     """Run, with a line of progress."""
-    total = runs_of(len(names), parts)
-    return evaluate_parts(contestants(names, models), parts, on_progress=_progress(total))
+    progress = _progress(runs_of(len(names), parts))
+    return evaluate_parts(contestants(names, models), parts, jobs=jobs, on_progress=progress)
 
 
-def counted(judged: str, length: LengthPredictor, models: Bundle | None, *, brief: bool) -> list[Row]:
-    """Replicas for equal goodput, of round robin only where `brief`."""
-    others = COUNTED[:1] if brief else COUNTED
+def counted(
+    judged: str, others: Sequence[str], pools: Sequence[Part], models: Bundle | None, jobs: int
+) -> list[Row]:
+    """Replicas for equal goodput."""
     names = [judged, *(name for name in others if name != judged)]
     rows: list[Row] = []
-    for part in replica_pools(length, brief=brief):
-        pool = contestants(names, models)
-        needed = replicas_needed(pool, part.scenario, part.protocol, on_progress=_progress(None))
+    for part in pools:
+        needed = replicas_needed(
+            contestants(names, models),
+            part.scenario,
+            part.protocol,
+            jobs=jobs,
+            on_progress=_progress(None),
+        )
         rows += replica_rows(part.scenario.name, needed, judged)
     return rows
 

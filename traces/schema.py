@@ -248,6 +248,19 @@ class Observation:
             self.at_s[i, ...],
         )
 
+    def rows(self, rows: NDArray[np.int64], n: int) -> Observation:
+        """Some of a batch, each with its first n candidates: copies, or itself if that is all."""
+        if len(rows) == len(self.mask) and n == self.mask.shape[1]:
+            return self
+        return Observation(
+            self.replicas[rows, :n],
+            self.request[rows],
+            self.pool[rows],
+            self.mask[rows, :n],
+            self.identity[rows],
+            self.at_s[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -27,11 +27,10 @@ P99 = "ttft_p99_s"
 
 
 def watched(table: EvaluationTable, judged: str, rivals: Sequence[str]) -> list[Row]:
-    """J and J1 over the baselines of `WATCHED` that were run, and the worst cells.
-
-    Args:
-        table: of the standard cells.
+    """J and J1 over the baselines of `WATCHED` that were run, and the worst cells, at usual loads; and
+    the worst cell beyond saturation.
     """
+    whole, table = table, table.usual()
     rows = []
     for figure in ("j", "j1"):
         for short, rival in WATCHED.items():
@@ -45,17 +44,21 @@ def watched(table: EvaluationTable, judged: str, rivals: Sequence[str]) -> list[
         rows.append(worst_cell(table, judged, rivals, "worst_cell.vs_best_baseline"))
         name = "worst_cell.p99_ttft_vs_best_baseline"
         rows.append(worst_cell(table, judged, rivals, name, figure=P99))
+        over = whole.only([cell for cell in whole.cells if cell.load > 1.0])
+        if over.runs:
+            rows.append(worst_cell(over, judged, rivals, "overload.vs_best_baseline"))
     return rows
 
 
 def each_rival(table: EvaluationTable, judged: str, rivals: Sequence[str]) -> list[Row]:
-    """J over every baseline, cell by cell and over all; J1 over all."""
+    """J over every baseline, cell by cell and summed up; J1 summed up at usual loads."""
+    usual = table.usual()
     rows = []
     for rival in rivals:
-        if _seeds(table, judged) > 1:
-            rows.append(worse_cells(table, judged, rival, f"cells worse than {rival}"))
+        if _seeds(usual, judged) > 1:
+            rows.append(worse_cells(usual, judged, rival, f"cells worse than {rival}"))
         rows += table.rows(rival, [judged])
-        rows += table.rows(rival, [judged], figure="j1")[:1]
+        rows += usual.rows(rival, [judged], figure="j1")[:1]
     return rows
 
 
@@ -98,12 +101,6 @@ def distance(table: EvaluationTable, judged: str) -> list[Row]:
         for figure in ("j", "j1")
     ]
     return rows + [row for reference in Reference for row in table.rows(reference.value, [judged])]
-
-
-def beyond_saturation(table: EvaluationTable, judged: str, rivals: Sequence[str]) -> list[Row]:
-    """The worst cell among those with a load over 1, if any were run."""
-    over = EvaluationTable(tuple(run for run in table.runs if run.cell.load > 1.0))
-    return [worst_cell(over, judged, rivals, "overload.vs_best_baseline")] if over.runs else []
 
 
 def replica_rows(scenario: str, needed: Mapping[str, Needed], judged: str) -> list[Row]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from steersman.agents.evaluate.constants import ALL, load_tuned
+from steersman.agents.evaluate.factories import Contestant, PerScenario, PolicyFactory, policy_factory
 from steersman.agents.evaluate.references import Reference
-from steersman.agents.evaluate.run import Contestant, PerScenario, PolicyFactory, policy_factory
 from steersman.agents.guard import Clock, Guard, GuardSettings
 from steersman.agents.learned.served import LearnedPolicy
 from steersman.agents.policy import Policy

@@ -14,8 +14,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.agents.evaluate.course import Protocol
+from steersman.agents.evaluate.factories import Contestant
 from steersman.agents.evaluate.pools import resized
-from steersman.agents.evaluate.run import Contestant, Protocol, evaluate
+from steersman.agents.evaluate.run import evaluate
 from steersman.agents.evaluate.statistics import Ratio, paired_ratio
 from steersman.traces.schema import Scenario
 
@@ -55,6 +57,7 @@ def replicas_needed(
     scenario: Scenario,
     protocol: Protocol,
     *,
+    jobs: int = 1,
     on_progress: Callable[[float], None] | None = None,
 ) -> dict[str, Needed]:
     """The least pool for each policy.
@@ -63,6 +66,7 @@ def replicas_needed(
         scenario: its replicas give the proportions (`pools.resized`).
         protocol: with one load: the arrival rate over the saturation of the scenario as it is, whatever
             the size of the pool.
+        jobs: processes that share the runs of one policy and pool.
         on_progress: called with the runs done since the last call. How many there will be is not known:
             about `(log2(MOST - FEWEST + 2) + 2) * policies * seeds`.
 
@@ -75,7 +79,8 @@ def replicas_needed(
 
     def attained(policy: str, replicas: int) -> NDArray[np.float64]:
         pool = resized(scenario, replicas)
-        table = evaluate({policy: policies[policy]}, [pool], protocol, on_progress=on_progress)
+        one = {policy: policies[policy]}
+        table = evaluate(one, [pool], protocol, jobs=jobs, on_progress=on_progress)
         return table.by_seed(policy, table.cells[0], "slo_attainment")
 
     seeds = len(protocol.seeds)

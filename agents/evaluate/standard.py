@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steersman.agents.evaluate.run import Contestant, Protocol, evaluate, run_count
+from steersman.agents.evaluate.course import Protocol
+from steersman.agents.evaluate.factories import Contestant
+from steersman.agents.evaluate.run import evaluate, run_count
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength, LengthPredictor
@@ -68,10 +70,10 @@ def quick(length: LengthPredictor | None = None) -> list[Part]:
 
 
 def apart(length: LengthPredictor | None = None, *, brief: bool = False) -> list[Part]:
-    """The cells at 40, 105 and 120 % load, which are reported apart; `brief`: as `quick`, with 60 %."""
+    """The cells at 40, 105 and 120 % load, which are reported apart; `brief`: as `quick`."""
     if brief:
         return [
-            replace(part, protocol=replace(part.protocol, loads=(0.4, 0.6, 1.05, 1.2)))
+            replace(part, protocol=replace(part.protocol, loads=(0.4, 1.05, 1.2)))
             for part in quick(length)
         ]
     standard = full(length)
@@ -109,11 +111,13 @@ def evaluate_parts(
     contestants: Mapping[str, Contestant],
     parts: Sequence[Part],
     *,
+    jobs: int = 1,
     on_progress: Callable[[float], None] | None = None,
 ) -> EvaluationTable:
     """All parts in one table; see `evaluate`."""
     tables = [
-        evaluate(contestants, [part.scenario], part.protocol, on_progress=on_progress) for part in parts
+        evaluate(contestants, [part.scenario], part.protocol, jobs=jobs, on_progress=on_progress)
+        for part in parts
     ]
     return EvaluationTable(tuple(run for table in tables for run in table.runs))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from steersman.agents.evaluate.aims import AIMS, Verdict
 from steersman.agents.evaluate.comparisons import P99, Row, over_best
@@ -31,11 +31,8 @@ class RoutingReport:
     judged: str
     rivals: Sequence[str]
     table: EvaluationTable
-    """The standard cells."""
     rows: Sequence[Row]
     """The watched figures (`comparisons.py`)."""
-    apart: EvaluationTable = field(default_factory=lambda: EvaluationTable(()))
-    """The cells at other loads, which are not part of any ratio over all cells."""
     aims: bool = True
     """Whether to show the aims: they are about the standard cells."""
     commands: Sequence[str] = ()
@@ -44,13 +41,10 @@ class RoutingReport:
     def page(self) -> Page:
         """The page."""
         sections = [_aims(self.rows)] if self.aims else []
-        cells = [*self.table.cells, *self.apart.cells]
-        both = EvaluationTable((*self.table.runs, *self.apart.runs))
+        cells = self.table.cells
         if self.rivals:
-            sections += [self._cell_by_cell(both, cells), self._every_baseline(both, cells)]
-        sections += [
-            self._scenario(both, scenario) for scenario in dict.fromkeys(cell.scenario for cell in cells)
-        ]
+            sections += [self._cell_by_cell(), self._every_baseline()]
+        sections += [self._scenario(name) for name in dict.fromkeys(cell.scenario for cell in cells)]
         if self.commands:
             sections.append(Section("Made with", commands=self.commands))
         return Page(
@@ -64,18 +58,20 @@ class RoutingReport:
     def _highlights(self) -> list[tuple[str, str]]:
         if not self.rivals:
             return []
-        rival = self.table.ranked(self.rivals)[0]
-        ratio = self.table.ratio(self.judged, rival)
-        shown = [(f"{ratio.value:.3f}", f"J over {rival}, the best baseline over all cells")]
+        usual = self.table.usual()
+        rival = usual.ranked(self.rivals)[0]
+        ratio = usual.ratio(self.judged, rival)
+        shown = [(f"{ratio.value:.3f}", f"J over {rival}, the best baseline over all usual loads")]
         if self.aims:
             verdicts = [aim.judge(self.rows)[0] for aim in AIMS]
             reached = verdicts.count(Verdict.REACHED)
             shown.append((f"{reached} of {len(AIMS)}", "aims reached"))
         return shown
 
-    def _cell_by_cell(self, table: EvaluationTable, cells: Sequence[Cell]) -> Section:
+    def _cell_by_cell(self) -> Section:
+        table = self.table
         rows, marks = [], []
-        for cell in cells:
+        for cell in table.cells:
             best, j = over_best(table, self.judged, self.rivals, cell)
             j1 = table.ratio(self.judged, best, figure="j1", cells=[cell])
             p99 = table.ratio(self.judged, best, figure=P99, cells=[cell])
@@ -103,28 +99,30 @@ class RoutingReport:
             ],
         )
 
-    def _every_baseline(self, table: EvaluationTable, cells: Sequence[Cell]) -> Section:
+    def _every_baseline(self) -> Section:
+        groups = self.table.groups()
+        columns = [*groups.values(), *([cell] for cell in self.table.cells)]
+        usual = self.table.usual()
         rows, marks = [], []
-        for rival in sorted(self.rivals, key=lambda name: self.table.ratio(self.judged, name).value):
-            overall = self.table.ratio(self.judged, rival)
-            found = [table.ratio(self.judged, rival, cells=[cell]) for cell in cells]
+        for rival in sorted(self.rivals, key=lambda name: usual.ratio(self.judged, name).value):
+            found = [self.table.ratio(self.judged, rival, cells=cells) for cells in columns]
             verdicts = [verdict(ratio) for ratio in found]
-            shown = [f"{SIGNS[v]} {r.value:.3f}" for v, r in zip(verdicts, found, strict=True)]
-            rows.append([rival, f"{SIGNS[verdict(overall)]} {overall}", *shown])
-            marks.append(["", verdict(overall), *verdicts])
-        header = ["baseline", "standard cells", *map(str, cells)]
-        apart = [str(cell) for cell in self.apart.cells]
-        note = f"{', '.join(apart)} stand apart: they count in no ratio over the standard cells."
-        return Section(
-            "J over every baseline",
-            paragraphs=[note] if apart else [],
-            tables=[Table(header, rows, marks=marks)],
-        )
+            rows.append(
+                [
+                    rival,
+                    *(
+                        f"{SIGNS[v]} {ratio if i < len(groups) else f'{ratio.value:.3f}'}"
+                        for i, (v, ratio) in enumerate(zip(verdicts, found, strict=True))
+                    ),
+                ]
+            )
+            marks.append(["", *verdicts])
+        header = ["baseline", *groups, *map(str, self.table.cells)]
+        return Section("J over every baseline", tables=[Table(header, rows, marks=marks)])
 
-    def _scenario(self, table: EvaluationTable, scenario: str) -> Section:
-        own = EvaluationTable(tuple(run for run in table.runs if run.cell.scenario == scenario))
-        standard = [cell for cell in self.table.cells if cell.scenario == scenario]
-        cell = max(standard or own.cells, key=lambda cell: cell.load)
+    def _scenario(self, scenario: str) -> Section:
+        own = self.table.only([cell for cell in self.table.cells if cell.scenario == scenario])
+        cell = max(own.usual().cells, key=lambda cell: cell.load)
         return Section(
             scenario,
             tables=[_latencies(own, cell, (self.judged, *self.rivals))],

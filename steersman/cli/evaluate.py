@@ -60,6 +60,9 @@ def routing(
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML page here: curves over the load, tables by cell.")
     ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes that share the runs; the figures stay the same.")
+    ] = 1,
     json: Annotated[
         bool, typer.Option("--json", help="Print every run and ratio as one JSON document.")
     ] = False,
@@ -97,7 +100,7 @@ def routing(
         total = run_count(len(factories), len(described), protocol)
         task = bar.add_task(f"{judged} against {len(rivals)}", total=total, note="runs")
         table = evaluate(
-            factories, described, protocol, on_progress=lambda runs: bar.advance(task, runs)
+            factories, described, protocol, jobs=jobs, on_progress=partial(bar.advance, task)
         )
         bar.update(task, completed=len(table.runs))
     named = watched(table, judged, rivals)
@@ -264,6 +267,7 @@ def tune(
         Path | None, typer.Option(help="File that keeps scores, so that the command can go on later.")
     ] = None,
     commit: Annotated[str, typer.Option(help="Written into the files.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that share the searches.")] = 1,
 ) -> None:
     """Find the best constants of a policy on the tuning part of each scenario's traffic.
 
@@ -271,47 +275,35 @@ def tune(
     """
     from dataclasses import replace
 
-    from steersman.agents.evaluate.constants import ALL, FOLDER, save_tuned
-    from steersman.agents.evaluate.run import run_count
+    from steersman.agents.evaluate.constants import FOLDER
+    from steersman.agents.evaluate.course import run_count
     from steersman.agents.evaluate.tune import TUNING
-    from steersman.agents.evaluate.tune import tune as search
+    from steersman.agents.evaluate.tuning import TuningPlan
     from steersman.cli.choices import measured, names, positive_loads
     from steersman.cli.common import console, progress
     from steersman.env.scenario import load_scenario
 
-    protocol = replace(TUNING, requests=requests, loads=positive_loads("--loads", loads))
     described = [measured(load_scenario(name), None, "tune") for name in names("--scenario", scenario)]
-    tasks = {ALL: described} if once else {one.name: [one] for one in described}
-    wanted = names("--policy", policy)
+    plan = TuningPlan(
+        policies=tuple(names("--policy", policy)),
+        scenarios=tuple(described),
+        once=once,
+        protocol=replace(TUNING, requests=requests, loads=positive_loads("--loads", loads)),
+        evaluations=evaluations,
+        seed=seed,
+        commit=commit,
+        folder=out or FOLDER,
+        notebook=notebook,
+    )
     with progress() as bar:
-        for name in wanted:
-            for where, scenarios in tasks.items():
-                total = evaluations * run_count(1, len(scenarios), protocol)
-                row = bar.add_task(f"{name}, {where}", total=total, note="runs")
-                found = search(
-                    name,
-                    scenarios,
-                    protocol=protocol,
-                    evaluations=evaluations,
-                    seed=seed,
-                    notebook=notebook,
-                    on_progress=partial(bar.advance, row),
-                )
-                bar.update(row, completed=total)
-                about = {
-                    "scenarios": [one.name for one in scenarios],
-                    "requests": requests,
-                    "loads": list(protocol.loads),
-                    "seed": seed,
-                    "commit": commit,
-                    "command": f"steersman evaluate tune --policy {name} --scenario "
-                    f"{','.join(one.name for one in scenarios)}{' --once' if once else ''} "
-                    f"--evaluations {evaluations} --requests {requests} --loads {loads} --seed {seed}",
-                }
-                path = save_tuned(found, where, about, out or FOLDER)
-                console.print(
-                    f"{name}, {where}: J {found.score:.3f} of published, {path}", highlight=False
-                )
+        total = run_count((evaluations + 1) * len(plan.policies), len(described), plan.protocol)
+        row = bar.add_task(f"{len(plan.tasks)} searches", total=total, note="runs")
+        found = plan.carry_out(jobs, partial(bar.advance, row))
+        bar.update(row, completed=total)
+    for tuned, where, path in found:
+        console.print(
+            f"{tuned.policy}, {where}: J {tuned.score:.3f} of published, {path}", highlight=False
+        )
 
 
 def _print(table: EvaluationTable, judged: str, rivals: list[str]) -> None:

@@ -6,7 +6,6 @@ import pytest
 from steersman.agents.evaluate.aims import AIMS, Aim, Verdict
 from steersman.agents.evaluate.comparisons import (
     Row,
-    beyond_saturation,
     each_rival,
     over_best,
     replica_rows,
@@ -32,8 +31,8 @@ def by_name(rows: list[Row]) -> dict[str, Row]:
 
 def test_the_watched_figures() -> None:
     rows = by_name(watched(TABLE, "mine", RIVALS))
-    assert rows["J_ratio.vs_p2c_score"]["value"] == pytest.approx((0.5 * 1.5 * 0.8) ** (1 / 3))
-    assert rows["J1_ratio.vs_llmd_published"]["value"] == pytest.approx((0.25 * 0.5 * 0.5) ** (1 / 3))
+    assert rows["J_ratio.vs_p2c_score"]["value"] == pytest.approx((0.5 * 1.5) ** 0.5)
+    assert rows["J1_ratio.vs_llmd_published"]["value"] == pytest.approx((0.25 * 0.5) ** 0.5)
     assert "J_ratio.vs_marginal_tuned" not in rows
     assert rows["cells_worse.vs_p2c_score"]["value"] == 1.0
     assert rows["cells_worse.vs_llmd_published"]["value"] == 0.0
@@ -46,7 +45,7 @@ def test_the_watched_figures() -> None:
 
 def test_every_rival_cell_by_cell() -> None:
     rows = each_rival(TABLE, "mine", RIVALS)
-    assert len(rows) == 2 * (1 + 4 + 1)
+    assert len(rows) == 2 * (1 + 2 + 3 + 1)
     assert by_name(rows)["J of mine over p2c, b 95%"]["value"] == pytest.approx(1.5)
 
 
@@ -63,9 +62,13 @@ def test_the_best_baseline_of_a_cell_and_of_all() -> None:
 
 
 def test_overload_stands_apart() -> None:
-    (row,) = beyond_saturation(TABLE, "mine", RIVALS)
-    assert row["value"] == pytest.approx(0.8)
-    assert beyond_saturation(table_of({"mine": {A: [1.0]}}), "mine", []) == []
+    rows = by_name(watched(TABLE, "mine", RIVALS))
+    assert rows["overload.vs_best_baseline"]["value"] == pytest.approx(0.8)
+    usual = TABLE.usual()
+    assert usual.cells == (A, B)
+    assert "overload.vs_best_baseline" not in by_name(watched(usual, "mine", RIVALS))
+    only_over = TABLE.only([OVER])
+    assert only_over.usual() == only_over
 
 
 def test_replicas_of_round_robin_have_a_name_of_their_own() -> None:
@@ -91,9 +94,9 @@ def test_an_aim_holds_when_the_worse_end_does(value: float, hi: float, verdict: 
 
 
 def test_aims_are_about_figures_that_are_printed() -> None:
-    printed = {"J_ratio.vs_clairvoyant", "overload.vs_best_baseline"}
+    printed = {"J_ratio.vs_clairvoyant"}
     printed |= {"replicas_ratio.homogeneous", "replicas_ratio.mixed"}
     names = {"mine", "p2c", "llm-d-default", "llm-d-default:tuned", "dynamo-kv", "marginal-cost:tuned"}
-    everybody = table_of({name: {A: [1.0, 1.2]} for name in names})
+    everybody = table_of({name: {A: [1.0, 1.2], OVER: [2.0, 3.0]} for name in names})
     printed |= set(by_name(watched(everybody, "mine", sorted(names - {"mine"}))))
     assert {aim.figure for aim in AIMS} <= printed
