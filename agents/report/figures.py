@@ -129,10 +129,12 @@ def curves(
         if log_y:
             axes.set_yscale("log")
             _plain_numbers(axes.yaxis)
-        if len(series) > 1:
+        if lead:  # many lines leave no free corner
+            axes.figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+        elif len(series) > 1:
             axes.legend()
 
-    return _svg(draw)
+    return _svg(draw, height=4.2 if lead else 3.5)
 
 
 def predicted_against_actual(predicted: Values, actual: Values, *, quantity: str, unit: str) -> str:
