@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ from steersman.traces.errors import ConfigError
 USUAL_LOADS = (0.5, 1.0)
 """Cells with loads from here to there are summed up together; idle and overloaded ones apart, load by
 load: there other things matter, and their ratios would drown the others'."""
+
+USUAL = "usual loads"
 
 
 class Cell(NamedTuple):
@@ -68,8 +70,16 @@ class EvaluationTable:
         found: dict[str, list[Cell]] = {}
         for cell in self.cells:
             usual = least <= cell.load <= most
-            found.setdefault("usual loads" if usual else f"{cell.load:.0%} load", []).append(cell)
+            found.setdefault(USUAL if usual else f"{cell.load:.0%} load", []).append(cell)
         return found if len(found) > 1 else {"all cells": list(self.cells)}
+
+    def only(self, cells: Collection[Cell]) -> EvaluationTable:
+        """The runs in these cells."""
+        return EvaluationTable(tuple(run for run in self.runs if run.cell in cells))
+
+    def usual(self) -> EvaluationTable:
+        """The runs that are summed up together: at usual loads, or all where there are none such."""
+        return self.only(self.groups().get(USUAL, self.cells))
 
     def by_seed(self, policy: str, cell: Cell, figure: str = "j") -> NDArray[np.float64]:
         """A figure of a policy in a cell, one per seed in ascending order, (seeds,)."""
@@ -105,6 +115,16 @@ class EvaluationTable:
     def best(self, cell: Cell, policies: Sequence[str], figure: str = "j") -> str:
         """Which of these has the least mean of a figure in a cell."""
         return min(policies, key=lambda policy: self.mean(policy, cell, figure))
+
+    def ranked(self, policies: Sequence[str], figure: str = "j") -> list[str]:
+        """These by the mean log of a figure over all cells, the least first."""
+
+        def mean_log(policy: str) -> float:
+            return float(
+                np.mean([np.log(self.by_seed(policy, cell, figure)).mean() for cell in self.cells])
+            )
+
+        return sorted(policies, key=mean_log)
 
     def _pairs(
         self, policy: str, baseline: str, figure: str, cells: Sequence[Cell] | None

@@ -57,6 +57,9 @@ def routing(
         Path | None,
         typer.Option(help="YAML file of guard settings; default: configs/policies/guard.yaml."),
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML page here: curves over the load, tables by cell.")
+    ] = None,
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes that share the runs; the figures stay the same.")
     ] = 1,
@@ -68,11 +71,12 @@ def routing(
 
     Arrivals come from the last quarter of the trace, which training and tuning do not see.
     """
+    from steersman.agents.evaluate.comparisons import each_rival, watched
     from steersman.agents.evaluate.contestants import LEARNED, contestants, open_bundle
     from steersman.agents.evaluate.run import Protocol, evaluate, run_count
     from steersman.agents.guard import GuardSettings
     from steersman.cli.choices import measured, names, positive_loads
-    from steersman.cli.common import print_json, progress
+    from steersman.cli.common import command_line, notes, print_json, progress
     from steersman.env.scenario import load_scenario
     from steersman.traces.settings import load_settings
 
@@ -99,8 +103,17 @@ def routing(
             factories, described, protocol, jobs=jobs, on_progress=partial(bar.advance, task)
         )
         bar.update(task, completed=len(table.runs))
+    named = watched(table, judged, rivals)
+    if report is not None:
+        from steersman.agents.report.page import write
+        from steersman.agents.report.routing import RoutingReport
+
+        shown = RoutingReport(judged, rivals, table, named, aims=False, commands=[command_line()])
+        write(shown.page(), report)
+        notes.print(f"report: {report}")
     if json:
-        print_json({"policy": judged, "ratios": _ratio_rows(table, judged, rivals), **table.as_dict()})
+        rows = named + each_rival(table, judged, rivals)
+        print_json({"policy": judged, "ratios": rows, **table.as_dict()})
     else:
         _print(table, judged, rivals)
 
@@ -302,10 +315,6 @@ def tune(
         console.print(
             f"{tuned.policy}, {where}: J {tuned.score:.3f} of published, {path}", highlight=False
         )
-
-
-def _ratio_rows(table: EvaluationTable, judged: str, rivals: list[str]) -> list[dict[str, object]]:
-    return [row for rival in rivals for row in table.rows(rival, [judged])]
 
 
 def _print(table: EvaluationTable, judged: str, rivals: list[str]) -> None:
