@@ -107,19 +107,25 @@ class CounterfactualSettings(Settings):
     settling: float = Field(
         0.35, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
     )
+    miss_spread: float = Field(
+        0.08,
+        ge=0,
+        description="width of the step at which a latency misses its service level, in the logarithm; "
+        "0: none, and flips of single requests drown what a choice costs",
+    )
     horizon_s: float = Field(
-        20.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
+        10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
     )
     reuse_horizon_s: float = Field(
-        40.0, gt=0, description="the same where engines cache prefixes, whose loss is felt late"
+        30.0, gt=0, description="the same where engines cache prefixes, whose loss is felt late"
     )
     random_shares: tuple[float, ...] = Field(
-        (0.02, 0.1, 0.3), min_length=1, description="shares of random actions, one drawn per cluster"
+        (0.0, 0.05, 0.15), min_length=1, description="shares of random actions, one drawn per cluster"
     )
-    epochs: int = Field(5, ge=1, description="passes over all states known after each round")
-    last_epochs: int = Field(15, ge=1, description="passes over all states at the end")
+    epochs: int = Field(3, ge=1, description="passes over all states known after each round")
+    last_epochs: int = Field(6, ge=1, description="passes over all states at the end")
     minibatch: int = Field(512, ge=16, description="states per gradient step")
-    learning_rate: float = Field(3e-3, gt=0, description="Adam's step at the start of each round")
+    learning_rate: float = Field(2e-3, gt=0, description="Adam's step at the start of each round")
     head_share: float = Field(
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )

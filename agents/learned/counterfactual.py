@@ -148,6 +148,7 @@ class _Walk:
         """The arrays of `States`. Play the recorded futures; ends the cluster's own run first."""
         cluster = self._cluster
         cluster.finish()  # writes down who arrived when
+        start.cluster["miss_spread"] = settings.miss_spread
         start.grow(len(cluster.memory.sequences) + SPARE_SLOTS)
         caches = bool(cluster.memory.cluster["prefix_cache"][0]) and start.trace.block_tokens > 0
         costs = added_costs(
@@ -182,8 +183,8 @@ def improve(
 ) -> float:
     """Minimise the expected regret on all states; returns the mean over the last pass.
 
-    The network ends at the mean of its weights over the last pass (Izmailov et al. 2018): a greedy choice
-    between near equals swings with every step, and a policy that swings is worse than the mean.
+    The network ends at the mean of its weights over the last pass (Izmailov et al. 2018): a greedy
+    choice between near equals swings with every step, and a policy that swings is worse than the mean.
     """
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, eps=1e-5)
     heads = network.head_out.shape[0]
