@@ -47,6 +47,7 @@ class ApiError(Exception):
         message: one line for people.
         param: the field or header at fault, if one is.
         retry_after_s: where waiting helps.
+        degraded: what of the service is missing, for a header.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         retry_after_s: float | None = None,
+        degraded: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -64,6 +66,7 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.degraded = degraded
 
     @property
     def body(self) -> bytes:
@@ -81,6 +84,8 @@ class ApiError(Exception):
         ]
         if self.retry_after_s is not None:
             headers.append((b"retry-after", str(max(math.ceil(self.retry_after_s), 1)).encode()))
+        if self.degraded:
+            headers.append((b"x-steersman-degraded", self.degraded.encode()))
         return headers
 
 

@@ -134,6 +134,9 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
     pool = fleet.pools.get(fleet.aliases.get(model, model))
     if pool is not None:
         return pool
+    for model_instead in fleet.stand_ins.get(fleet.aliases.get(model, model), ()):
+        if model_instead in fleet.pools:
+            return fleet.pools[model_instead]
     known = sorted((*fleet.pools, *fleet.aliases))
     if not model and len(fleet.pools) == 1 and fleet.all_known:
         return next(iter(fleet.pools.values()))

@@ -121,6 +121,7 @@ class Parts:
         self.silence.settings = settings.health
         self.upstream.apply(settings.timeouts)
         self.proxy.apply(settings)
+        self.fleet.stand_ins = settings.fallback_models
         self.each.apply(settings, self.checks)
         self.membership.renew(settings.backends)
         await self.searches.replace(settings.discovery)
@@ -163,6 +164,7 @@ def build_parts(
         trust=Trust(settings.outliers, settings.slow_start),
         seat=seat,
     )
+    fleet.stand_ins = settings.fallback_models
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
     counter = TokenizerCounter(settings.tokenizer) if settings.tokenizer else CalibratedCounter()

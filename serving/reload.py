@@ -27,6 +27,7 @@ LIVE = frozenset(
         "backends",
         "discovery",
         "aliases",
+        "fallback_models",
         "profile",
         "policy",
         "guard",
