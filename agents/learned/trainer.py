@@ -68,6 +68,7 @@ class _Progressed:
     rounds: int = 0
     updates: int = 0
     decisions: int = 0
+    asked: int = 0
     curves: Curves = field(default_factory=dict)
     known: list[States] = field(default_factory=list)
 
@@ -143,7 +144,7 @@ class PolicyTrainer:
             parity=_parity(states, self._seed),
             check_ratio=self._at.best_ratio,
             curves=self._at.curves,
-            states=len(states),
+            states=self._at.asked,
             decisions=self._at.decisions,
             seconds=self._spent_s(),
         )
@@ -159,6 +160,8 @@ class PolicyTrainer:
             rng = np.random.default_rng([self._seed, at.rounds])
             self._say(f"round {at.rounds + 1}: practise")
             at.known.append(collect(self._practice, at.network, settings, rng, jobs=self._jobs))
+            at.asked += len(at.known[-1])
+            del at.known[: -settings.kept_rounds]
             if at.rounds == 0:
                 first = at.known[0]
                 at.network.fit_compression(first.replicas, first.request, first.pool, first.mask)
@@ -169,17 +172,18 @@ class PolicyTrainer:
             self._save()
             last_s = self._spent_s() - before_s
         if last_s > 0.0 and until_s > 0.0:
-            self._improve(settings.last_epochs)
+            self._improve(settings.last_epochs, last=True)
             self._save()
 
-    def _improve(self, epochs: int) -> None:
+    def _improve(self, epochs: int, *, last: bool = False) -> None:
         at, settings = self._at, self._settings.counterfactual
         self._say(f"round {at.rounds}: learn")
         generator = torch.Generator().manual_seed(self._seed + at.rounds)
         states = States.join(at.known)
         loss = improve(at.network, states, settings, generator, epochs=epochs)
-        at.note("counterfactual_loss", len(states), loss)
-        self._check()
+        at.note("counterfactual_loss", at.rounds, loss)
+        if last or at.rounds % settings.check_rounds == 0:
+            self._check()
 
     def _ppo(self, until_s: float) -> None:
         at, settings = self._at, self._settings.ppo
@@ -245,6 +249,7 @@ class PolicyTrainer:
                         "rounds": at.rounds,
                         "updates": at.updates,
                         "decisions": at.decisions,
+                        "asked": at.asked,
                     },
                     curves=at.curves,
                     states=States.join(at.known),
@@ -262,6 +267,7 @@ class PolicyTrainer:
             rounds=int(numbers["rounds"]),
             updates=int(numbers["updates"]),
             decisions=int(numbers["decisions"]),
+            asked=int(numbers["asked"]),
             curves=saved.curves,
             known=[saved.states],
         )
