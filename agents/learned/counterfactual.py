@@ -9,12 +9,12 @@ needs no sampled actions and no critic: the loss is the expected added cost unde
 
 in rounds of small steps: practise with the policy as it is (some actions drawn at random, so that
 recovering from a bad state is learned too), ask, and improve a little on the answers of the latest
-rounds. `w` is one over the mean cost of a request on that cluster, since policies are compared by ratios.
+rounds. `w` is one over the mean cost of a request on that cluster, since ratios are compared.
 
 Two things must not be had cheaper. The horizon: a slow replica seems a bargain as long as the requests
-that will meet what it is still busy with are not counted (on `mixed`, deviations from marginal cost that
-looked 0.9 better over 10 s were worth nothing over 40 s). And the steps: an answer holds while the others
-choose as they did; a policy that follows all answers at once has everybody on the same replica.
+that will meet what it is still busy with are not counted (on `mixed`, deviations from marginal cost
+that looked 0.9 better over 10 s were worth nothing over 40 s). And the steps: an answer holds while the
+others choose as they did; a policy that follows all answers at once has everybody on one replica.
 """
 
 from __future__ import annotations
