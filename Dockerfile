@@ -7,7 +7,7 @@ WORKDIR /source
 COPY . .
 # Into an environment of its own, which is all that the second stage takes.
 RUN python -m venv /opt/steersman \
- && /opt/steersman/bin/pip install --no-cache-dir --constraint requirements/lock.txt '.[discovery,tokenizer]'
+ && /opt/steersman/bin/pip install --no-cache-dir --constraint requirements/lock.txt '.[discovery,shared,tokenizer]'
 
 FROM python:3.12-slim
 RUN groupadd --gid 10001 steersman \
@@ -23,6 +23,6 @@ WORKDIR /var/lib/steersman
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/health', timeout=2)"]
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/live', timeout=2)"]
 ENTRYPOINT ["steersman"]
 CMD ["serve", "--config", "/etc/steersman/router.yaml", "--host", "0.0.0.0"]

@@ -46,7 +46,7 @@ AGREES = {
     Ending.OK: {Status.OK},
     Ending.BROKEN: {Status.FAILED},
     Ending.LOST: {Status.FAILED, Status.REJECTED},
-    Ending.LEFT: {Status.CANCELLED, Status.OK, Status.FAILED},
+    Ending.LEFT: set(Status),
     Ending.WRONG: set(Status),
 }
 """What the router may say of a request that ended so for its client."""

@@ -21,7 +21,7 @@ from steersman.serving.rehearsal.children import Children, free_ports
 
 PROFILES = ("h100-llama-3.1-8b", "a100-llama-3.1-8b", "a100-llama-3.1-8b", "l40s-llama-3.1-8b")
 WORKERS = 2
-TMPFS_BYTES = 16 * 2**20
+TMPFS_BYTES = 64 * 2**20
 
 
 class Stage:

@@ -249,6 +249,11 @@ class RouterSettings(Settings):
         default_factory=dict,
         description="Further names of models: what a client may ask for, and the model that serves it.",
     )
+    fallback_models: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="Models that answer in place of a model while none of its replicas can, in this "
+        "order; the answer's x-steersman-degraded says so.",
+    )
     access: AccessSettings = Field(default=AccessSettings(), description="Who is let in.")
     affinity: AffinitySettings = Field(
         default=AffinitySettings(), description="Keeping groups of requests together."
@@ -293,6 +298,14 @@ class RouterSettings(Settings):
     refit: RefitSettings = Field(
         default=RefitSettings(), description="Refitting the predictors while they serve."
     )
+
+    @field_validator("fallback_models")
+    @classmethod
+    def _check_fallbacks(cls, fallbacks: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for model, others in fallbacks.items():
+            if len({model, *others}) <= len(others):
+                raise ValueError(f"'{model}' is to be replaced by itself, or twice by one; name others")
+        return fallbacks
 
     @field_validator("objectives")
     @classmethod

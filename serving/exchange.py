@@ -38,6 +38,8 @@ class Exchange:
     limit_headers: Headers = field(default_factory=list)
     """What the client is told of its limits."""
     retries: int = 0
+    stands_in_for: str = ""
+    """The model that was asked for, where another one is to answer in its place."""
     route: Route | None = None
     """The last attempt's."""
     status: Status = Status.FAILED
@@ -116,6 +118,9 @@ class Exchange:
     def decision_headers(self) -> Headers:
         """What the response says of the decision."""
         headers = [(H.DECISION_HEADER, self.prepared.request.request_id.encode())]
+        if self.stands_in_for:
+            model = self.prepared.pool.model.encode("ascii", "replace")
+            headers.append((H.DEGRADED_HEADER, b"model=" + model))
         if self.route is not None:
             decision = self.route.decision
             headers += [

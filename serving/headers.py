@@ -28,6 +28,7 @@ POLICY_HEADER = b"x-steersman-policy"
 DECISION_HEADER = b"x-steersman-decision-id"
 FALLBACK_HEADER = b"x-steersman-fallback"
 QUEUE_HEADER = b"x-steersman-queue-ms"
+DEGRADED_HEADER = b"x-steersman-degraded"
 
 HOP_BY_HOP = frozenset(
     (
@@ -48,7 +49,9 @@ HOP_BY_HOP = frozenset(
 _NOT_UPSTREAM = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding"}
 """Set by the client session itself. Answers are asked for uncompressed: their usage is read."""
 _NOT_DOWNSTREAM = HOP_BY_HOP | {b"date", b"server", b"content-length"}
-_OURS = frozenset((REPLICA_HEADER, POLICY_HEADER, DECISION_HEADER, FALLBACK_HEADER, QUEUE_HEADER))
+_OURS = frozenset(
+    (REPLICA_HEADER, POLICY_HEADER, DECISION_HEADER, FALLBACK_HEADER, QUEUE_HEADER, DEGRADED_HEADER)
+)
 
 _PRIORITIES = {
     key: priority

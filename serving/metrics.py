@@ -64,6 +64,9 @@ class RouterMetrics:
         self.latched = Gauge(
             "steersman_guard_latched", "1 while the fallback serves alone", ["model"], registry=registry
         )
+        self.degraded = counter(
+            "degraded", "Requests that another model was asked to answer", "model", "by"
+        )
         self.retries = counter("retries", "Attempts after the first, by what failed", "reason")
         self.retries_denied = counter("retries_denied", "Retries that the budget did not allow")
         self.blamed_requests = counter(

@@ -146,6 +146,7 @@ class Parts:
         self.upstream.apply(settings.timeouts)
         self.proxy.apply(settings)
         self.waiting_room.apply(settings.queue)
+        self.fleet.stand_ins = settings.fallback_models
         self.each.apply(settings, self.checks)
         self.membership.renew(settings.backends)
         await self.searches.replace(settings.discovery)
@@ -188,6 +189,7 @@ def build_parts(
         trust=Trust(settings.outliers, settings.slow_start),
         seat=seat,
     )
+    fleet.stand_ins = settings.fallback_models
     metrics.watch(fleet, clock)
     models = ServedModels(settings.policy, settings.guard, metrics, clock)
     counter = TokenizerCounter(settings.tokenizer) if settings.tokenizer else CalibratedCounter()

@@ -88,6 +88,8 @@ class Fleet:
         self._used = 0
         self._free: list[int] = []
         self.aliases = dict(aliases or {})
+        self.stand_ins: Mapping[str, Sequence[str]] = {}
+        """Models that answer in place of a model, in this order."""
         self.former_models: set[str] = set()
         """Models that some replica served which is gone."""
         self.settled = True

@@ -12,6 +12,7 @@ from dataclasses import replace
 from steersman.serving import headers as H
 from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
+from steersman.serving.degradation import NOBODY, Degradation
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.exchange import Answer, Exchange
 from steersman.serving.flight import Flight
@@ -55,6 +56,7 @@ class Proxy:
         self._blame = Blame(monitor, settings.retries, metrics, clock)
         self._relay = Relay(settings, monitor, self._blame, clock)
         self._budget = RetryBudget(settings.retries)
+        self._degradation = Degradation(fleet, metrics)
 
     def apply(self, settings: RouterSettings) -> None:
         """From now on these count; an attempt under way keeps the time-outs it has."""
@@ -70,6 +72,7 @@ class Proxy:
             ApiError: nothing was sent, and this is what to tell the client.
         """
         self._budget.request()
+        self._degradation.notice(exchange)
         exchange.answered = self._blame.answered
         try:
             await self._serve(exchange)
@@ -78,11 +81,7 @@ class Proxy:
 
     async def _serve(self, exchange: Exchange) -> None:
         failure: TryElsewhere | None = None
-        while True:
-            self._blame.check(exchange)
-            route = await self._waiting_room.choose(exchange)
-            if route is None:
-                break
+        while (route := await self._next(exchange, failure)) is not None:
             exchange.route = route
             exchange.prepared.excluded[route.decision.choice] = True
             try:
@@ -90,7 +89,8 @@ class Proxy:
             except TryElsewhere as elsewhere:
                 failure = elsewhere
                 self._blame.failed(exchange, route.replica, elsewhere)
-                if not self._may_retry(exchange, elsewhere):
+                nobody_left = bool(exchange.prepared.excluded.all())
+                if not self._may_retry(exchange, elsewhere) and not nobody_left:
                     break
             else:
                 return
@@ -103,6 +103,17 @@ class Proxy:
             exchange.answered = None  # it proves nothing about those who did no better
         # Everybody who was asked said so: the client gets the last one's own words.
         await exchange.send_whole(failure.answer)
+
+    async def _next(self, exchange: Exchange, failure: TryElsewhere | None) -> Route | None:
+        """Who is asked next; None if nobody can be."""
+        while True:
+            self._blame.check(exchange)
+            route = await self._waiting_room.choose(exchange)
+            if route is not None:
+                return route
+            down = failure is None or failure.answer is None or failure.answer.status >= 500
+            if not down or not self._degradation.step_down(exchange):
+                return None
 
     def _may_retry(self, exchange: Exchange, failure: TryElsewhere) -> bool:
         nobody_left = exchange.prepared.excluded.all()
@@ -119,9 +130,12 @@ class Proxy:
         pool = exchange.prepared.pool
         exchange.status = Status.REJECTED
         exchange.reason = Code.NO_HEALTHY_REPLICA.value
+        asked = exchange.stands_in_for or pool.model
         rests_s = [replica.resting_until_s - self._clock() for replica in pool.replicas]
         resting = [rest_s for rest_s in rests_s if rest_s > 0.0]
         why = f"none of the {len(pool.ids)} replicas of '{pool.model}' takes requests now"
+        if exchange.stands_in_for:
+            why = f"no replica of '{asked}', nor of what stands in for it, takes requests now"
         if resting:
             why += f" ({len(resting)} asked to be left in peace)"
         return ApiError(
@@ -129,6 +143,7 @@ class Proxy:
             Code.NO_HEALTHY_REPLICA,
             f"{why}; try again",
             retry_after_s=min([self._settings.health.interval_s, *resting]),
+            headers=[(H.DEGRADED_HEADER, NOBODY)],
         )
 
     async def _attempt(self, exchange: Exchange, route: Route) -> None:

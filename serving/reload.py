@@ -30,6 +30,7 @@ LIVE = frozenset(
         "backends",
         "discovery",
         "aliases",
+        "fallback_models",
         "profile",
         "policy",
         "guard",

@@ -23,8 +23,8 @@ from steersman.serving.sockets import BACKLOG, listen
 
 logger = logging.getLogger("steersman.serving")
 
-LAST_GUESTS_S = 0.5
-"""For connections that were taken last to send their request."""
+LAST_TURNS = 25
+"""Of 20 ms each, for connections that were taken last to send their request."""
 
 
 def open_socket(settings: RouterSettings) -> socket.socket:
@@ -82,9 +82,11 @@ class RouterServer(uvicorn.Server):
         self._parts.draining = True
         for server in self.servers:
             server.close()
-        # Who has just been let in, and has not asked yet, would otherwise be cut off.
-        deadline_s = time.monotonic() + LAST_GUESTS_S
-        while self.server_state.connections and time.monotonic() < deadline_s and not self.force_exit:
+        # Who has just been let in, and has not asked yet, would otherwise be cut off. Counted in turns
+        # of the loop, not by the clock: a process that got no CPU has not listened meanwhile.
+        for _ in range(LAST_TURNS):
+            if not self.server_state.connections or self.force_exit:
+                break
             await self.on_tick(0)
             await asyncio.sleep(0.02)
         self.config.timeout_graceful_shutdown = math.ceil(self._parts.settings.timeouts.drain_s)

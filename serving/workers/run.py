@@ -6,9 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import uvloop
 
@@ -19,7 +17,7 @@ from steersman.serving.pool import MOST_REPLICAS
 from steersman.serving.reload import Reloader, rehearse
 from steersman.serving.server import open_socket, serve_forever
 from steersman.serving.workers.board import Board, Seat
-from steersman.serving.workers.pages import DepartedPages, WorkerPages
+from steersman.serving.workers.pages import DepartedPages, PageRack, WorkerPages
 from steersman.serving.workers.supervisor import Supervisor
 from steersman.traces.errors import ConfigError
 from steersman.traces.outcome_log import OutcomeLogWriter
@@ -42,44 +40,43 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
     listener = open_socket(settings)
     serving = settings
     board = Board(settings.workers + 1, MOST_REPLICAS)
-    timeouts = settings.timeouts
-    with tempfile.TemporaryDirectory(prefix="steersman-") as scratch:
-        pages = DepartedPages(Path(scratch))
+    rack = PageRack(settings.workers + 3)
+    pages = DepartedPages(rack)
 
-        def work(seat: int, ready: Callable[[], None]) -> int:
-            app = create_app(serving, Seat(board, seat))
-            parts = app.state.parts
-            parts.pages = WorkerPages(Path(scratch), parts.metrics)
-            parts.watches += [parts.pages, OrphanWatch()]
-            settle()
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                signal.signal(signal.SIGTERM, lambda *_: None)
-                reloader = Reloader(parts, read)
-                runner.run(serve_forever(app, serving, listener, reloader, on_ready=ready))
-            parts.pages.write()
-            return 0
+    def work(seat: int, ready: Callable[[], None]) -> int:
+        app = create_app(serving, Seat(board, seat))
+        parts = app.state.parts
+        parts.pages = WorkerPages(rack, seat, parts.metrics)
+        parts.watches += [parts.pages, OrphanWatch()]
+        settle()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            signal.signal(signal.SIGTERM, lambda *_: None)
+            reloader = Reloader(parts, read)
+            runner.run(serve_forever(app, serving, listener, reloader, on_ready=ready))
+        parts.pages.show()
+        return 0
 
-        def reload() -> None:
-            """For workers that are started from now on; those that are there do it by themselves."""
-            nonlocal serving
-            try:
-                wanted = read()
-                rehearse(wanted)
-            except ConfigError:
-                return  # they say what is wrong
-            serving = wanted
+    def reload() -> None:
+        """For workers that are started from now on; those that are there do it by themselves."""
+        nonlocal serving
+        try:
+            wanted = read()
+            rehearse(wanted)
+        except ConfigError:
+            return  # they say what is wrong
+        serving = wanted
 
-        def gone(seat: int, pid: int, unasked: bool) -> None:
-            board.clear(seat)
-            pages.departed(pid)
-            if unasked:
-                pages.restarted()
+    def gone(seat: int, unasked: bool) -> None:
+        board.clear(seat)
+        pages.departed(seat)
+        if unasked:
+            pages.restarted()
 
-        patience_s = timeouts.lame_duck_s + timeouts.drain_s + SPARE_S
-        supervisor = Supervisor(settings.workers, work, gone, reload, patience_s)
-        host, port = listener.getsockname()[:2]
-        logger.info("%d workers listen on %s port %d", settings.workers, host, port)
-        return supervisor.run(listener.close)
+    patience_s = settings.timeouts.lame_duck_s + settings.timeouts.drain_s + SPARE_S
+    supervisor = Supervisor(settings.workers, work, gone, reload, patience_s)
+    host, port = listener.getsockname()[:2]
+    logger.info("%d workers listen on %s port %d", settings.workers, host, port)
+    return supervisor.run(listener.close)
 
 
 class OrphanWatch:

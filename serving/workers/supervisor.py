@@ -56,7 +56,7 @@ class Supervisor:
         count: workers.
         work: what a worker does, in the child: it gets its seat (0 to `count`) and what to call when it
             serves, and returns its exit status.
-        gone: told of the seat and process id of every worker that has ended, and whether unasked.
+        gone: told of the seat of every worker that has ended, and whether unasked.
         reload: called at SIGHUP, before the workers are told.
         patience_s: how long a worker may take to end.
     """
@@ -65,7 +65,7 @@ class Supervisor:
         self,
         count: int,
         work: Callable[[int, Callable[[], None]], int],
-        gone: Callable[[int, int, bool], None],
+        gone: Callable[[int, bool], None],
         reload: Callable[[], None],
         patience_s: float,
     ) -> None:
@@ -128,7 +128,7 @@ class Supervisor:
                 continue
             os.close(worker.ready_fd)
             unasked = not worker.leaving and self._kill_at_s is None
-            self._gone(worker.seat, pid, unasked)
+            self._gone(worker.seat, unasked)
             if worker is self._incoming:
                 self._incoming, self._to_replace = None, []
             elif unasked:

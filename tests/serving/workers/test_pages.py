@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from steersman.serving.metrics import RouterMetrics
-from steersman.serving.workers.pages import DepartedPages, WorkerPages, merged_page
+from steersman.serving.workers.pages import (
+    MOST_BYTES,
+    DepartedPages,
+    PageRack,
+    WorkerPages,
+    merged_page,
+)
 
 
 def values(page: bytes) -> dict[str, float]:
@@ -18,22 +22,19 @@ def values(page: bytes) -> dict[str, float]:
     }
 
 
-def worker(directory: Path, name: str, *, ok: int, waits: float, reload_ok: float = 1.0) -> Path:
+def worker(*, ok: int, waits: float, reload_ok: float = 1.0) -> bytes:
     metrics = RouterMetrics()
     metrics.requests.labels("m", "ok").inc(ok)
     metrics.ttft.labels("m").observe(0.3)
     metrics.in_flight.set(waits)
     metrics.latched.labels("m").set(waits)
     metrics.reload_ok.set(reload_ok)
-    path = directory / name
-    path.write_bytes(metrics.page())
-    return path
+    return metrics.page()
 
 
-def test_counters_and_histograms_add_up_and_gauges_each_in_its_way(tmp_path: Path) -> None:
-    one = worker(tmp_path, "1.prom", ok=3, waits=2.0)
-    two = worker(tmp_path, "2.prom", ok=4, waits=1.0, reload_ok=0.0)
-    page = values(merged_page([one, two, tmp_path / "gone.prom"]))
+def test_counters_and_histograms_add_up_and_gauges_each_in_its_way() -> None:
+    pages = [worker(ok=3, waits=2.0), worker(ok=4, waits=1.0, reload_ok=0.0), b""]
+    page = values(merged_page(pages))
     assert page["steersman_requests_total{m}{ok}"] == 7.0
     assert page["steersman_ttft_seconds_count{m}"] == 2.0
     assert page["steersman_ttft_seconds_bucket{0.5}{m}"] == 2.0
@@ -42,31 +43,41 @@ def test_counters_and_histograms_add_up_and_gauges_each_in_its_way(tmp_path: Pat
     assert page["steersman_config_reload_ok"] == 0.0
 
 
-def test_merging_one_page_changes_nothing(tmp_path: Path) -> None:
-    one = worker(tmp_path, "1.prom", ok=3, waits=2.0)
-    assert values(merged_page([one])) == values(one.read_bytes())
+def test_merging_one_page_changes_nothing() -> None:
+    one = worker(ok=3, waits=2.0)
+    assert values(merged_page([one])) == values(one)
 
 
-def test_what_a_worker_counted_outlives_it(tmp_path: Path) -> None:
-    departed = DepartedPages(tmp_path)
-    one = worker(tmp_path, "11.prom", ok=3, waits=2.0)
-    two = worker(tmp_path, "12.prom", ok=4, waits=1.0)
-    departed.departed(11)
-    departed.departed(12)
-    departed.departed(13)
+def test_what_a_worker_counted_outlives_it() -> None:
+    rack = PageRack(4)
+    departed = DepartedPages(rack)
+    rack.put(0, worker(ok=3, waits=2.0))
+    rack.put(1, worker(ok=4, waits=1.0))
+    for seat in (0, 1, 0):
+        departed.departed(seat)
     departed.restarted()
-    assert not one.exists()
-    assert not two.exists()
-    page = values(merged_page(sorted(tmp_path.glob("*.prom"))))
+    page = values(merged_page(rack.get(slot) for slot in range(4)))
     assert page["steersman_requests_total{m}{ok}"] == 7.0
     assert page["steersman_worker_restarts_total"] == 1.0
     assert "steersman_requests_in_flight" not in page
 
 
-async def test_a_worker_writes_its_page(tmp_path: Path) -> None:
+async def test_a_worker_shows_its_page() -> None:
     metrics = RouterMetrics()
-    pages = WorkerPages(tmp_path, metrics)
+    pages = WorkerPages(PageRack(2), 0, metrics)
     metrics.requests.labels("m", "ok").inc()
     await pages.step(0.0)
     assert values(pages.page())["steersman_requests_total{m}{ok}"] == 1.0
-    WorkerPages(tmp_path / "no" / "such", metrics).write()
+
+
+def test_a_writer_that_died_while_it_wrote_shows_nothing_and_its_slot_is_used_again() -> None:
+    rack = PageRack(2)
+    rack.put(1, b"whole")
+    rack._head(1)[0] += 1
+    assert rack.get(1) == b""
+    rack.clear(1)
+    assert rack.get(1) == b""
+    rack.put(1, b"next")
+    assert (rack.get(0), rack.get(1)) == (b"", b"next")
+    rack.put(1, bytes(MOST_BYTES + 1))
+    assert rack.get(1) == b"next", "too long to be shown"
