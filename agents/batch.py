@@ -22,6 +22,9 @@ Choose = Callable[[Observation], NDArray[np.int64]]
 Where the mask allows nobody it is NO_CANDIDATE, and neither the policy's state nor its generator moves.
 """
 
+FEWEST = 3
+"""Policies of a class in clusters of a size that are worth asking together."""
+
 
 @runtime_checkable
 class BatchPolicy(Policy, Protocol):
@@ -59,6 +62,9 @@ class Deciders:
                 self._alone.append(i)
         self._groups: list[tuple[NDArray[np.int64], int, Choose]] = []
         for (_, n), members in kinds.items():
+            if len(members) < FEWEST:
+                self._alone += members
+                continue
             chosen: list[Any] = [policies[i] for i in members]
             self._groups.append((np.array(members), n, chosen[0].together(chosen)))
 

@@ -19,6 +19,7 @@ from steersman.agents.evaluate.notebook import Notebook
 from steersman.agents.evaluate.spaces import Value, options_at, place_of, published, space_of
 from steersman.agents.evaluate.table import EvaluationTable, Run
 from steersman.env.scenario import load_source, saturation_of
+from steersman.predictors.latency import LatencyPredictor
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
@@ -48,6 +49,8 @@ class Search:
 
     policy: str
     scenarios: tuple[Scenario, ...]
+    latency: LatencyPredictor | None = None
+    """What `predicted-latency` asks; None: the analytic estimate."""
 
 
 def tune(policy: str, scenarios: Sequence[Scenario], **options: Any) -> Tuned:
@@ -137,7 +140,7 @@ class _Seeker:
     def entries(self) -> list[Entry]:
         """Who has to play for the answer."""
         return [
-            Entry(name, policy_factory(self._search.policy, options), one)
+            Entry(name, policy_factory(self._search.policy, options, self._search.latency), one)
             for name, options in self._unknown().items()
             for scenario in self._search.scenarios
             for one in self._arrivals.of(scenario)
@@ -190,13 +193,13 @@ class _Seeker:
 
 def _task(search: Search, protocol: Protocol) -> str:
     """Names what a score was measured on."""
-    return _text(
-        {
-            "policy": search.policy,
-            "scenarios": [(one.name, saturation_of(one, protocol.split)) for one in search.scenarios],
-            "protocol": [protocol.loads, protocol.seeds, protocol.requests, protocol.split],
-        }
-    )
+    task = {
+        "policy": search.policy,
+        "scenarios": [(one.name, saturation_of(one, protocol.split)) for one in search.scenarios],
+        "protocol": [protocol.loads, protocol.seeds, protocol.requests, protocol.split],
+    }
+    models = [protocol.length.version, search.latency.version if search.latency else ""]
+    return _text(task | ({"models": models} if any(models) else {}))
 
 
 def _first(start: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:

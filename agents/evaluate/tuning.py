@@ -20,6 +20,7 @@ from steersman.agents.evaluate.tune import (
     tune_together,
 )
 from steersman.agents.parallel import Progress, spread
+from steersman.predictors.latency import LatencyPredictor
 from steersman.traces.schema import Scenario
 
 
@@ -42,6 +43,10 @@ class TuningPlan:
     once: bool = False
     """One set of constants for all scenarios together."""
     protocol: Protocol = TUNING
+    latency: LatencyPredictor | None = None
+    """What `predicted-latency` asks; `protocol.length` goes with it."""
+    bundle: str = ""
+    """Version of the models, if any."""
     evaluations: int = EVALUATIONS
     seed: int = 0
     commit: str = ""
@@ -52,9 +57,9 @@ class TuningPlan:
     def tasks(self) -> list[tuple[str, Search]]:
         """Where, and what is searched there."""
         if self.once:
-            return [(ALL, Search(policy, self.scenarios)) for policy in self.policies]
+            return [(ALL, Search(policy, self.scenarios, self.latency)) for policy in self.policies]
         return [
-            (scenario.name, Search(policy, (scenario,)))
+            (scenario.name, Search(policy, (scenario,), self.latency))
             for policy in self.policies
             for scenario in self.scenarios
         ]
@@ -95,7 +100,9 @@ class TuningPlan:
             "loads": list(self.protocol.loads),
             "seed": self.seed,
             "commit": self.commit,
+            "bundle": self.bundle,
             "command": f"steersman evaluate tune --policy {search.policy} --scenario {','.join(names)}"
             f"{' --once' if self.once else ''} --evaluations {self.evaluations} "
-            f"--requests {self.protocol.requests} --loads {loads} --seed {self.seed}",
+            f"--requests {self.protocol.requests} --loads {loads} --seed {self.seed}"
+            f"{' --bundle DIR' if self.bundle else ''}",
         }

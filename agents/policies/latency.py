@@ -22,6 +22,8 @@ Float32 = NDArray[np.float32]
 
 _MATCH = REPLICA_INDEX["match_fraction"]
 _TTFT, _TPOT = (LATENCY_OUTPUTS.index(name) for name in ("ttft_p90_s", "tpot_p90_s"))
+_ANALYTIC = AnalyticLatency()
+"""One for all: those who ask the same one are asked together."""
 
 
 class PredictedLatencyOptions(Settings):
@@ -73,7 +75,7 @@ class PredictedLatency:
             np.float64(options.affinity_penalty_s),
         )
         self._rng = rng
-        self._latency = latency or AnalyticLatency()
+        self._latency = latency or _ANALYTIC
 
     @property
     def version(self) -> str:

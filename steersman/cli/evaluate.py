@@ -267,6 +267,10 @@ def tune(
         Path | None, typer.Option(help="File that keeps scores, so that the command can go on later.")
     ] = None,
     commit: Annotated[str, typer.Option(help="Written into the files.")] = "",
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Directory of trained models, which then predict; default: the rules do."),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that share the searches.")] = 1,
 ) -> None:
     """Find the best constants of a policy on the tuning part of each scenario's traffic.
@@ -276,19 +280,26 @@ def tune(
     from dataclasses import replace
 
     from steersman.agents.evaluate.constants import FOLDER
+    from steersman.agents.evaluate.contestants import open_bundle
     from steersman.agents.evaluate.course import run_count
     from steersman.agents.evaluate.tune import TUNING
     from steersman.agents.evaluate.tuning import TuningPlan
     from steersman.cli.choices import measured, names, positive_loads
     from steersman.cli.common import console, progress
     from steersman.env.scenario import load_scenario
+    from steersman.predictors.latency import LatencyModel
 
+    models, length = open_bundle(bundle)
     described = [measured(load_scenario(name), None, "tune") for name in names("--scenario", scenario)]
     plan = TuningPlan(
         policies=tuple(names("--policy", policy)),
         scenarios=tuple(described),
         once=once,
-        protocol=replace(TUNING, requests=requests, loads=positive_loads("--loads", loads)),
+        protocol=replace(
+            TUNING, requests=requests, loads=positive_loads("--loads", loads), length=length
+        ),
+        latency=None if models is None else LatencyModel.from_bundle(models),
+        bundle="" if models is None else models.version,
         evaluations=evaluations,
         seed=seed,
         commit=commit,
