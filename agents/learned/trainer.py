@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from steersman.agents.fit.fitted import Progress, silent
-from steersman.agents.learned.check import Checker
+from steersman.agents.learned.check import Check, Checker
 from steersman.agents.learned.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from steersman.agents.learned.config import PolicySettings
 from steersman.agents.learned.counterfactual import States, collect, improve
@@ -36,6 +36,8 @@ from steersman.traces.schema import Observation
 Clock = Callable[[], float]
 Curves = dict[str, list[tuple[int, float]]]
 PARITY_STATES = 6
+SHARES = (0.5, 1.0)
+"""Of the learned residual, that are checked."""
 
 
 @dataclass(frozen=True)
@@ -215,19 +217,32 @@ class PolicyTrainer:
         self._save()
 
     def _check(self) -> None:
-        """Compare with marginal cost; keep the best."""
+        """Compare with marginal cost, the residual whole and halved; keep the best.
+
+        Of what single answers taught by chance, half is gone from half a residual; of what they agree on,
+        less.
+        """
         at = self._at
-        check = self._checker.check(at.network)
         step = at.rounds + at.updates
-        at.note("check_ratio", step, check.ratio)
+        for share in SHARES:
+            network = at.network.shrunk(share)
+            check = self._checker.check(network)
+            if check.ratio < at.best_ratio:
+                at.best_ratio = check.ratio
+                at.best.load_state_dict(network.state_dict())
+            self._say(f"{check.ratio:.3f} of marginal cost")
+            if share == 1.0:
+                at.note("check_ratio", step, check.ratio)
+                self._emphasise(step, check)
+            else:
+                at.note(f"check_ratio.times_{share:g}", step, check.ratio)
+
+    def _emphasise(self, step: int, check: Check) -> None:
+        """Practise more where the policy is furthest from better than its baseline."""
         if len(check.by_ground) > 1:
             for name, ratio in zip(self._names, check.by_ground, strict=True):
-                at.note(f"check_ratio.{name}", step, ratio)
+                self._at.note(f"check_ratio.{name}", step, ratio)
             self._practice.emphasise(check.by_ground)
-        if check.ratio < at.best_ratio:
-            at.best_ratio = check.ratio
-            at.best.load_state_dict(at.network.state_dict())
-        self._say(f"{check.ratio:.3f} of marginal cost")
 
     def _spent_s(self) -> float:
         return self._at.spent_s + self._clock() - self._began_s
