@@ -68,7 +68,7 @@ async def _order(policy: str, enabled: bool) -> list[int]:
 def _inside(router: Routed) -> int:
     """Requests that wait in the router, or are with an engine."""
     parts = router.parts
-    return parts.gate.waiting + int(parts.fleet.state[:, L.INFLIGHT].sum())
+    return parts.waiting_room.waiting + int(parts.fleet.state[:, L.INFLIGHT].sum())
 
 
 async def _ask(router: Routed, priority: int, tokens: int, order: list[int]) -> None:
