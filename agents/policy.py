@@ -15,6 +15,7 @@ simulator and in the router, so it
 
 from __future__ import annotations
 
+import math
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -45,7 +46,8 @@ class Policy(Protocol):
 NO_CANDIDATE = -1
 """`Decision.choice` when the mask allows nobody."""
 
-_LOWEST = np.finfo(np.float32).min
+LOWEST = np.finfo(np.float32).min
+"""The score that a NaN counts as."""
 
 
 def argmax_decision(
@@ -63,7 +65,12 @@ def argmax_decision(
             number, so that one broken feature cannot stop the traffic.
         mask: (n,).
     """
-    allowed = np.where(mask, np.fmax(scores, _LOWEST), -np.inf)
+    if len(mask) and np.count_nonzero(mask) == len(mask):
+        # Nearly always; and what follows takes three times as long.
+        top = int(scores.argmax())
+        if math.isfinite(scores[top]) and np.count_nonzero(scores == scores[top]) == 1:
+            return Decision(top, policy, version, scores=scores)
+    allowed = np.where(mask, np.fmax(scores, LOWEST), -np.inf)
     best = allowed.max(initial=-np.inf)
     if best == -np.inf:
         return Decision(NO_CANDIDATE, policy, version, scores=scores)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.agents.batch import BatchPolicy, Deciders
 from steersman.agents.policy import NO_CANDIDATE, Policy
 from steersman.agents.samples import sample_observation
 from steersman.traces.errors import SteersmanError
@@ -67,6 +68,7 @@ def check_policy(make: MakePolicy, *, equivariant: bool = True, seed: int = 0) -
     _check_empty(make(seed), rng)
     _check_determinism(make, observations, seed)
     _check_broken_features(make(seed), rng)
+    _check_together(make, rng)
     if equivariant:
         for observation in (sample_observation(rng, 6), sample_observation(rng, 5, allowed=5)):
             _check_equivariance(make, observation, rng)
@@ -141,6 +143,29 @@ def _check_broken_features(policy: Policy, rng: np.random.Generator) -> None:
             raise PolicyContractError(f"{error} (with features that are NaN)") from None
         except (ValueError, IndexError, FloatingPointError, ZeroDivisionError) as error:
             raise PolicyContractError(f"{policy.name}: NaN features raise {error!r}") from None
+
+
+def _check_together(make: MakePolicy, rng: np.random.Generator) -> None:
+    """A `BatchPolicy` chooses together what each would have chosen alone."""
+    alone = [make(seed) for seed in range(5)]
+    if not isinstance(alone[0], BatchPolicy):
+        return
+    deciders = Deciders([make(seed) for seed in range(5)], [6] * 5)
+    for _ in range(4):
+        seen = [sample_observation(rng, 6, allowed=int(rng.integers(0, 7))) for _ in alone]
+        batch = Observation(
+            *(
+                np.stack([getattr(one, part) for one in seen])
+                for part in ("replicas", "request", "pool", "mask", "identity", "at_s")
+            )
+        )
+        expected = [policy.decide(one).choice for policy, one in zip(alone, seen, strict=True)]
+        choices = deciders.choices(batch, np.ones(len(seen), dtype=np.bool_)).tolist()
+        if choices != expected:
+            raise PolicyContractError(
+                f"{alone[0].name}: together() chose {choices}, decide() {expected}, one by one; "
+                "override both or neither"
+            )
 
 
 def _check_equivariance(make: MakePolicy, observation: Observation, rng: np.random.Generator) -> None:

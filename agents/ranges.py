@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from steersman.predictors.features import REPLICA_FEATURES, REQUEST_FEATURES
 from steersman.traces.errors import ArtifactError
-from steersman.traces.schema import Observation
 
 Float32 = NDArray[np.float32]
 
@@ -77,12 +76,17 @@ class Ranges:
         lower[list(request)], upper[list(request)] = -_ANYTHING, _ANYTHING
         return replace(self, request_lower=lower, request_upper=upper)
 
-    def share_outside(self, observation: Observation, tolerance: float) -> float:
-        """Share of the features of the request and of the allowed candidates that lie outside.
+    def share_outside(self, rows: Float32, request: Float32, tolerance: float) -> float:
+        """Share of the features of the request and of the candidates that lie outside.
 
         A feature is outside when it is further than `tolerance` of its range's width from that range;
         a value that is not finite is always outside. Width 0 (a feature that never varied in
         training) counts as its magnitude, so that another constant is noticed and rounding is not.
+
+        Args:
+            rows: (n, len(REPLICA_FEATURES)), of the candidates that may be chosen.
+            request: (len(REQUEST_FEATURES),).
+            tolerance: as a share of a range's width.
         """
         bounds = self._bounds.get(tolerance)
         if bounds is None:
@@ -91,7 +95,6 @@ class Ranges:
                 *_widened(self.request_lower, self.request_upper, tolerance),
             )
         replica_lower, replica_upper, request_lower, request_upper = bounds
-        rows, request = observation.replicas[observation.mask], observation.request
         # Counted from within, since NaN compares False with everything.
         inside = np.count_nonzero((rows >= replica_lower) & (rows <= replica_upper))
         inside += np.count_nonzero((request >= request_lower) & (request <= request_upper))

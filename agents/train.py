@@ -111,6 +111,7 @@ def train(
     """
     tell = progress or _ignore
     scenario = with_traffic(load_scenario(settings.scenario), settings.trace)
+    scenarios = [scenario, *(load_scenario(name) for name in settings.also)]
     registry.check()
     _make_work_directory(out)
     checkpoint = out / CHECKPOINT
@@ -127,11 +128,11 @@ def train(
         keep(predictors, made)
     if what is not What.PREDICTORS:
         _timed(
-            made, Stage.POLICY, lambda: policy_stage(settings, scenario, made, checkpoint, resume, tell)
+            made, Stage.POLICY, lambda: policy_stage(settings, scenarios, made, checkpoint, resume, tell)
         )
     bundle = _write(settings, scenario, made, out / "bundle", now())
     if POLICY_FILE in made.files:
-        _timed(made, Stage.EVALUATION, lambda: evaluate_stage(settings, scenario, made, bundle, tell))
+        _timed(made, Stage.EVALUATION, lambda: evaluate_stage(settings, scenarios, made, bundle, tell))
     ratios = _ratios(made, settings)
     began_s = time.monotonic()
     tell(Stage.RECORD, 0.0, "MLflow")
@@ -206,6 +207,7 @@ def _write(
         created=at,
         trained_on={
             "scenario": scenario.name,
+            "also": list(settings.also),
             "saturation_rps": scenario.saturation_rps,
             "trace": trace.name,
             "requests": len(trace),

@@ -46,8 +46,14 @@ class TrainSettings(Settings):
     scenario: str = Field(
         "demo", description="name in configs/clusters, or path, of the cluster to train for"
     )
+    also: tuple[str, ...] = Field(
+        (), description="further scenarios that the policy is trained for, one policy for all"
+    )
     trace: str | None = Field(None, description="bundled name or path; null: the scenario's own trace")
     seed: int = Field(0, ge=0, description="of everything random")
+    jobs: int = Field(
+        1, ge=1, description="processes that practise and check; the policy is the same with any number"
+    )
     latency: LatencySettings = Field(default_factory=LatencySettings, description="the latency model")
     policy: PolicySettings = Field(default_factory=PolicySettings, description="the routing policy")
     evaluation: EvaluationSettings = Field(

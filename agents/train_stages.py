@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ from steersman.agents.fit.latency import fit_latency
 from steersman.agents.fit.latency_quality import coverage_by_load
 from steersman.agents.fit.length import fit_length
 from steersman.agents.learned.export import export_policy
+from steersman.agents.learned.ground import grounds_of
 from steersman.agents.learned.trainer import PolicyTrainer, TrainedPolicy
 from steersman.agents.report.calibration import calibration_files
 from steersman.agents.train_settings import TrainSettings
@@ -91,7 +92,7 @@ def keep(predictors: Bundle, made: Made) -> None:
 
 def policy_stage(
     settings: TrainSettings,
-    scenario: Scenario,
+    scenarios: Sequence[Scenario],
     made: Made,
     checkpoint: Path,
     resume: bool,
@@ -99,12 +100,11 @@ def policy_stage(
 ) -> None:
     """Train the routing policy and export it."""
     trainer = PolicyTrainer(
-        scenario,
-        load_source(scenario, "train"),
-        load_source(scenario, "tune"),
+        grounds_of(scenarios),
         made.length,
         settings.policy,
         seed=settings.seed,
+        jobs=settings.jobs,
         checkpoint=checkpoint,
         resume=resume,
         progress=lambda *at: tell(Stage.POLICY, *at),
@@ -127,9 +127,13 @@ def policy_stage(
 
 
 def evaluate_stage(
-    settings: TrainSettings, scenario: Scenario, made: Made, bundle: Bundle, tell: StageProgress
+    settings: TrainSettings,
+    scenarios: Sequence[Scenario],
+    made: Made,
+    bundle: Bundle,
+    tell: StageProgress,
 ) -> None:
-    """Compare the policy with its baselines, paired, on the tuning part."""
+    """Compare the policy with its baselines, paired, on the tuning parts."""
     wanted = settings.evaluation
     factories = contestants([LEARNED, *wanted.baselines], bundle)
     protocol = Protocol(
@@ -141,7 +145,7 @@ def evaluate_stage(
         split="tune",
         length=made.length,
     )
-    total = run_count(len(factories), 1, protocol)
+    total = run_count(len(factories), len(scenarios), protocol)
     done = 0.0
 
     def advance(runs: float) -> None:
@@ -150,7 +154,7 @@ def evaluate_stage(
         tell(Stage.EVALUATION, min(done / total, 1.0), f"{total} paired runs")
 
     tell(Stage.EVALUATION, 0.0, f"{total} paired runs")
-    made.table = evaluate(factories, [scenario], protocol, on_progress=advance)
+    made.table = evaluate(factories, scenarios, protocol, on_progress=advance)
     tell(Stage.EVALUATION, 1.0, "done")
 
 

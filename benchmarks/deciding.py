@@ -37,6 +37,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.bundle import POLICY_FILE
 from steersman.predictors.onnx_model import session_options
+from steersman.serving.collector import settle
 from steersman.serving.config import RouterSettings
 from steersman.serving.flight import Flight
 from steersman.serving.headers import NO_HINTS
@@ -54,6 +55,8 @@ MODEL = "m"
 SCRAPE_S = 0.2
 BUNDLE, TRACE, WORLD = "bundle", "traffic.parquet", "world.json"
 POLICIES = ("learned", "marginal-cost", "predicted-latency", "p2c")
+NEVER_LATCHED = {"latch_trips": 1_000_000, "latch_window": 1_000_000}
+"""A latched guard does not ask the network: that would be another measurement."""
 WARM_UP = 30
 """Requests per replica before anything counts: about as many as are there at a time."""
 HEAVY = {"torch", "numba", "lightgbm", "sklearn", "pandas", "scipy", "onnx", "mlflow", "gymnasium"}
@@ -110,6 +113,7 @@ def main() -> None:
     for replicas in map(int, sys.argv[3:]):
         for policy in POLICIES:
             traffic = Traffic(world, replicas, policy, bundle)
+            settle()  # as `steersman serve` does
             traffic.play(WARM_UP * replicas)
             label = "" if policy == "learned" else f"{policy}."
             figures |= decision_figures(traffic, calls, f"{{}}.{label}{replicas}")
@@ -138,7 +142,12 @@ class Traffic:
             {"url": f"http://r{i}", "models": [MODEL], "profile": profiles[i % len(profiles)]}
             for i in range(replicas)
         ]
-        settings = {"backends": backends, "policy": {"name": policy}, "health": {"interval_s": 300.0}}
+        settings = {
+            "backends": backends,
+            "policy": {"name": policy},
+            "health": {"interval_s": 300.0},
+            "guard": NEVER_LATCHED,
+        }
         self.parts = build_parts(
             parse_settings(settings, RouterSettings, source="benchmark"), lambda: self.now_s
         )
@@ -239,7 +248,7 @@ def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, floa
     models, fleet, past = traffic.parts.models, traffic.parts.fleet, traffic.parts.router._past
     guard = models.policy(MODEL)
     assert isinstance(guard, Guard)
-    spent: dict[str, list[float]] = {}
+    spent: dict[str, dict[int, float]] = {}
     places: list[tuple[Any, str, str]] = [
         (past, "begin", "features"),
         (router_module, "length_features", "features"),
@@ -255,10 +264,12 @@ def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, floa
         (guard._ensemble, "head_scores", "policy_graph"),
         (models.latency, "predict", "latency_model"),
     ]
-    with watched(places, spent):
+    with watched(places, spent, lambda: len(traffic.wall_us)):
         traffic.play(calls)
-    median = {stage: float(np.median(np.reshape(times, (calls, -1)).sum(axis=1)))
-              for stage, times in spent.items()}  # fmt: skip
+    median = {
+        stage: float(np.median([times.get(call, 0.0) for call in range(calls)]))
+        for stage, times in spent.items()
+    }
     median["guard"] = median.pop("policy_and_guard") - median["policy_graph"]
     total = float(np.median(traffic.wall_us))
     median["rest"] = total - sum(median.values())
@@ -266,21 +277,24 @@ def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, floa
 
 
 @contextmanager
-def watched(places: list[tuple[Any, str, str]], spent: dict[str, list[float]]) -> Iterator[None]:
-    """Time every call of these functions under the names of their stages; undone at the end."""
+def watched(
+    places: list[tuple[Any, str, str]], spent: dict[str, dict[int, float]], decision: Callable[[], int]
+) -> Iterator[None]:
+    """Sum up what these functions take, by stage and decision; undone at the end."""
     originals = [(place, name, getattr(place, name)) for place, name, _ in places]
 
-    def timing(function: Callable[..., Any], into: list[float]) -> Callable[..., Any]:
+    def timing(function: Callable[..., Any], into: dict[int, float]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
             began = time.perf_counter_ns()
             answer = function(*given, **named)
-            into.append((time.perf_counter_ns() - began) / 1e3)
+            took = (time.perf_counter_ns() - began) / 1e3
+            into[decision()] = into.get(decision(), 0.0) + took
             return answer
 
         return call
 
     for (place, name, function), (_, _, stage) in zip(originals, places, strict=True):
-        setattr(place, name, timing(function, spent.setdefault(stage, [])))
+        setattr(place, name, timing(function, spent.setdefault(stage, {})))
     try:
         yield
     finally:

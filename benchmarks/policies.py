@@ -2,76 +2,94 @@
 
 ::
 
-    python benchmarks/policies.py [--quick] [--json FILE] [--bundle DIR] [--policy NAME] [--clairvoyant]
+    python benchmarks/policies.py [--quick] [--json FILE] [--report FILE] [--bundle DIR] [--policy NAME]
+        [--clairvoyant] [--apart] [--no-replicas] [--jobs N]
 
-The policy judged is the bundle's learned one, without a bundle `marginal-cost`. It is compared with
+The policy judged is the bundle's learned one, without a bundle the shipped one. It is compared with
 every policy at its published constants, and with those that are tuned (`configs/policies/tuned/`), on
 all standard cells; `--quick` takes four scenarios at 80 and 95 % load, 3 seeds and 3 000 requests.
 `--clairvoyant` adds the references that know the future, on cells of their own: their ratio says how far
-there is to go.
+there is to go. `--apart` adds the loads beside the standard ones (40, 105, 120 %), for curves to the
+knee and beyond. The replicas for equal goodput are counted on pools of 4 to 32; `--no-replicas` leaves
+them out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from steersman.agents.evaluate.comparisons import Row, distance, each_rival, replica_rows, watched
 from steersman.agents.evaluate.constants import ALL, tuned_path
 from steersman.agents.evaluate.contestants import LEARNED, contestants, open_bundle
 from steersman.agents.evaluate.references import Reference
+from steersman.agents.evaluate.replicas import replicas_needed
 from steersman.agents.evaluate.spaces import SPACES
-from steersman.agents.evaluate.standard import Part, clairvoyant, evaluate_parts, full, quick, runs_of
-from steersman.agents.evaluate.statistics import Ratio
+from steersman.agents.evaluate.standard import (
+    Part,
+    apart,
+    clairvoyant,
+    evaluate_parts,
+    full,
+    quick,
+    replica_pools,
+    runs_of,
+)
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.agents.policies import POLICY_NAMES
+from steersman.agents.report.page import write
+from steersman.agents.report.routing import RoutingReport
+from steersman.predictors.bundle import Bundle
 
-NAMED = {
-    "vs_llmd_published": "llm-d-default",
-    "vs_llmd_tuned": "llm-d-default:tuned",
-    "vs_dynamo_published": "dynamo-kv",
-    "vs_p2c_score": "p2c",
-    "vs_marginal_tuned": "marginal-cost:tuned",
-}
-"""Figures that are watched, and the baseline of each."""
+COUNTED = ("round-robin", "p2c", "llm-d-default", "marginal-cost")
+"""Baselines whose replicas are counted."""
 
 
 def main() -> None:
     """Measure and print."""
+    options = arguments()
+    models, length = open_bundle(options.bundle)
+    judged = options.policy or LEARNED
+    parts = quick(length) if options.quick else full(length)
+    rivals = [name for name in (*POLICY_NAMES, *tuned_names(parts)) if name != judged]
+    if options.apart:
+        parts += apart(length, brief=options.quick)
+    table = play([judged, *rivals], parts, models, options.jobs)
+    rows = watched(table, judged, rivals)
+    if options.clairvoyant:
+        own = clairvoyant(length, seeds=2 if options.quick else 8)
+        rows += distance(play([judged, *Reference], own, models, options.jobs), judged)
+    if not options.no_replicas:
+        pools = replica_pools(length, brief=options.quick)
+        rows += counted(judged, COUNTED[:1] if options.quick else COUNTED, pools, models, options.jobs)
+    rows += each_rival(table, judged, rivals)
+    tell(rows, table, judged)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.report:
+        command = shlex.join(["python", "benchmarks/policies.py", *sys.argv[1:]])
+        report = RoutingReport(judged, rivals, table, rows, commands=[command])
+        write(report.page(), options.report)
+
+
+def arguments() -> argparse.Namespace:
+    """The options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="for watching, not for claims")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--bundle", type=Path, help="trained models; judges the learned policy")
+    parser.add_argument("--report", type=Path, help="write an HTML page here")
+    parser.add_argument("--bundle", type=Path, help="trained models; default: the shipped policy")
     parser.add_argument("--policy", help="the policy judged")
     parser.add_argument("--clairvoyant", action="store_true", help="add the references")
-    options = parser.parse_args()
-    models, length = open_bundle(options.bundle)
-    judged = options.policy or (LEARNED if models else "marginal-cost")
-    parts = quick(length) if options.quick else full(length)
-    rivals = [name for name in (*POLICY_NAMES, *tuned_names(parts)) if name != judged]
-    table = play([judged, *rivals], parts, models)
-    rows = compared(table, judged, rivals)
-    if options.clairvoyant:
-        own = clairvoyant(length, seeds=2 if options.quick else 8)
-        distance = play([judged, *Reference], own, models)
-        name = Reference.LOOKAHEAD.value
-        for figure in ("j", "j1"):
-            ratio = distance.ratio(judged, name, figure=figure)
-            rows.append(_row(f"{figure.upper()}_ratio.vs_clairvoyant", ratio))
-        rows += [row for reference in Reference for row in distance.rows(reference.value, [judged])]
-    for row in rows:
-        interval = "" if row["lo"] is None else f"  [{row['lo']:.3f}, {row['hi']:.3f}]"
-        print(f"{row['name']:<70}{row['value']:>8.3f}{interval}  {row['note']}")
-    for cell in table.cells:
-        trips = {reason: n for reason, n in table.fallbacks(judged, cell).items() if n}
-        if trips:
-            print(f"fallbacks of {judged}, {cell}: {trips}")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    parser.add_argument("--apart", action="store_true", help="add loads of 40, 105 and 120 %%")
+    parser.add_argument("--no-replicas", action="store_true", help="leave out the replicas needed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the runs")
+    return parser.parse_args()
 
 
 def tuned_names(parts: Sequence[Part]) -> list[str]:
@@ -81,65 +99,55 @@ def tuned_names(parts: Sequence[Part]) -> list[str]:
     return names + [f"{p}:tuned-once" for p in SPACES if tuned_path(p, ALL).is_file()]
 
 
-def play(names: Sequence[str], parts: Sequence[Part], models: Any) -> EvaluationTable:
+def play(
+    names: Sequence[str], parts: Sequence[Part], models: Bundle | None, jobs: int
+) -> EvaluationTable:
     """Run, with a line of progress."""
-    total = runs_of(len(names), parts)
-    return evaluate_parts(contestants(names, models), parts, on_progress=_progress(total))
+    progress = _progress(runs_of(len(names), parts))
+    return evaluate_parts(contestants(names, models), parts, jobs=jobs, on_progress=progress)
 
 
-def compared(table: EvaluationTable, judged: str, rivals: Sequence[str]) -> list[dict[str, Any]]:
-    """The watched figures, the worst cell, and every ratio."""
-    rows = []
-    for figure in ("j", "j1"):
-        for short, rival in NAMED.items():
-            if rival in table.policies and rival != judged:
-                ratio = table.ratio(judged, rival, figure=figure)
-                rows.append(_row(f"{figure.upper()}_ratio.{short}", ratio))
-    against = {cell: table.best(cell, rivals) for cell in table.cells}
-    ratios = {cell: table.ratio(judged, against[cell], cells=[cell]) for cell in table.cells}
-    worst = max(table.cells, key=lambda cell: ratios[cell].value)
-    note = f"{worst}, against {against[worst]}"
-    rows.append(_row("worst_cell.vs_best_baseline", ratios[worst], note))
-    for rival in rivals:
-        rows.append(_not_worse(table, judged, rival))
-        rows += table.rows(rival, [judged])
-        rows += table.rows(rival, [judged], figure="j1")[:1]
+def counted(
+    judged: str, others: Sequence[str], pools: Sequence[Part], models: Bundle | None, jobs: int
+) -> list[Row]:
+    """Replicas for equal goodput."""
+    names = [judged, *(name for name in others if name != judged)]
+    rows: list[Row] = []
+    for part in pools:
+        needed = replicas_needed(
+            contestants(names, models),
+            part.scenario,
+            part.protocol,
+            jobs=jobs,
+            on_progress=_progress(None),
+        )
+        rows += replica_rows(part.scenario.name, needed, judged)
     return rows
 
 
-def _not_worse(table: EvaluationTable, judged: str, rival: str) -> dict[str, Any]:
-    verdicts = table.not_worse(judged, rival)
-    return {
-        "name": f"cells not worse than {rival}",
-        "value": float(sum(verdict.holds for verdict in verdicts.values())),
-        "lo": None,
-        "hi": None,
-        "unit": "cells",
-        "note": f"of {len(verdicts)} cells, by 2 % with Holm's correction",
-    }
+def tell(rows: Sequence[Row], table: EvaluationTable, judged: str) -> None:
+    """Print the figures, and why the guard stepped in."""
+    for row in rows:
+        interval = "" if row["lo"] is None else f"  [{row['lo']:.3f}, {row['hi']:.3f}]"
+        print(f"{row['name']:<70}{row['value']:>8.3f}{interval}  {row['note']}")
+    for cell in table.cells:
+        trips = {reason: n for reason, n in table.fallbacks(judged, cell).items() if n}
+        if trips:
+            print(f"fallbacks of {judged}, {cell}: {trips}")
 
 
-def _row(name: str, ratio: Ratio, note: str = "paired bootstrap over seeds") -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": ratio.value,
-        "lo": ratio.lo,
-        "hi": ratio.hi,
-        "unit": "ratio",
-        "note": note,
-    }
-
-
-def _progress(total: int) -> Callable[[float], None]:
+def _progress(total: int | None) -> Callable[[float], None]:
+    """Runs done on standard error; None where it is not known how many there will be."""
     done, started = 0.0, time.monotonic()
 
-    def tell(runs: float) -> None:
+    def show(runs: float) -> None:
         nonlocal done
         done += runs
-        end = "\n" if done >= total - 0.5 else ""
-        sys.stderr.write(f"\r{done:6.1f} of {total} runs, {time.monotonic() - started:.0f} s{end}")
+        of = "" if total is None else f" of {total}"
+        end = "\n" if total is not None and done >= total - 0.5 else ""
+        sys.stderr.write(f"\r{done:6.1f}{of} runs, {time.monotonic() - started:.0f} s{end}")
 
-    return tell
+    return show
 
 
 if __name__ == "__main__":

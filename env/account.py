@@ -2,14 +2,19 @@
 
 The **cost** is EVALUATION's, in continuous time: until its first token a request accrues
 `weight / TTFT_SLO` a second, then until its last `weight / ((output - 1) * TPOT_SLO)`, so that at its
-end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps. A
+end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps.
+While the router holds it back (`holding.py`) nothing accrues; that share follows at its dispatch. A
 missed service level costs `2 * weight` more, charged at the first token if TTFT missed and otherwise at
-the last if TPOT did. A request that does not end well is charged up to `42 * weight` in all.
+the last if TPOT did (`miss_spread` of the cluster makes that a matter of degree: for training, where the
+flips of single requests would drown what a choice costs). A request that does not end well is charged up
+to `42 * weight` in all.
 
 Per replica, only the sum of the rates is kept: constant work per event.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from steersman.env.jit import compiled, inner
 from steersman.env.layout import CANCELLED, NONE, OK
@@ -46,6 +51,7 @@ def dispatched(memory: int, slot: int, at_s: float) -> None:
     _on_dispatch(ledger_in(memory)[replica], float(sequence.prompt), facts.uncached, facts.output_p50)
     accrue(memory, replica, at_s)
     owner = replicas_in(memory)[replica]
+    owner.cost += facts.weight * (at_s - facts.arrival_s) / facts.ttft_slo_s
     owner.cost_rate += facts.weight / facts.ttft_slo_s
     owner.inflight += 1
     outcome = outcomes_in(memory)[sequence.row]
@@ -61,17 +67,30 @@ def first_token(memory: int, slot: int, at_s: float) -> None:
     replica = facts.replica
     ttft_s = at_s - facts.arrival_s
     facts.first_token_s = at_s
-    _on_first_token(ledger_in(memory)[replica], facts.uncached, ttft_s, facts.raw_ttft_s)
+    since_dispatch_s = at_s - facts.dispatched_s
+    _on_first_token(ledger_in(memory)[replica], facts.uncached, since_dispatch_s, facts.raw_ttft_s)
     accrue(memory, replica, at_s)
     owner = replicas_in(memory)[replica]
     owner.cost_rate -= facts.weight / facts.ttft_slo_s
     if sequence.output > 1:
         owner.cost_rate += facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
-    if ttft_s > facts.ttft_slo_s:
-        facts.charged = SLO_MISS_COST * facts.weight
-        owner.cost += facts.charged
+    missed = _missed(ttft_s / facts.ttft_slo_s, common_in(memory).miss_spread)
+    facts.charged = SLO_MISS_COST * facts.weight * missed
+    owner.cost += facts.charged
     outcome = outcomes_in(memory)[sequence.row]
     outcome.first_token_s = at_s
+
+
+@inner
+def _missed(ratio: float, spread: float) -> float:
+    """Whether a latency that is so many times its service level misses it, 0 or 1.
+
+    With a spread it is a matter of degree, logistic in the logarithm of the ratio: the share of runs
+    that would miss it if the latency varied by about as much.
+    """
+    if spread == 0.0:
+        return 1.0 if ratio > 1.0 else 0.0
+    return 1.0 / (1.0 + max(ratio, 1e-9) ** (-1.0 / spread))
 
 
 @inner
@@ -109,14 +128,14 @@ def finished(memory: int, slot: int, at_s: float) -> None:
     if sequence.output > 1:
         tpot_s = (at_s - facts.first_token_s) / (sequence.output - 1)
         owner.cost_rate -= facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
-    if facts.charged == 0.0 and tpot_s > facts.tpot_slo_s:
-        owner.cost += SLO_MISS_COST * facts.weight
+    missed = _missed(tpot_s / facts.tpot_slo_s, common_in(memory).miss_spread)
+    owner.cost += (SLO_MISS_COST * facts.weight - facts.charged) * missed
     _on_finish(
         ledger_in(memory)[replica],
         float(sequence.prompt),
         facts.output_p50,
         float(sequence.output),
-        at_s - facts.arrival_s,
+        at_s - facts.dispatched_s,
         tpot_s,
         facts.raw_tpot_s,
     )
@@ -157,9 +176,15 @@ def aborted(memory: int, slot: int, at_s: float, status: int) -> None:
 def refused(memory: int, row: int, replica: int, status: int) -> None:
     """No replica took it: it never was in flight."""
     cluster = common_in(memory)
-    cluster.cost += FAILURE_COST * trace_in(memory)[row].weight
+    arrival_s = min(cluster.held_since_s, cluster.now_s)
+    cluster.held_since_s = np.inf
+    source = trace_in(memory)[row]
+    if status == CANCELLED:
+        cluster.cost += source.weight * (cluster.now_s - arrival_s) / source.ttft_slo_s
+    else:
+        cluster.cost += FAILURE_COST * source.weight
     outcome = outcomes_in(memory)[row]
-    outcome.arrival_s = cluster.now_s
+    outcome.arrival_s = arrival_s
     outcome.replica = replica
     outcome.end_s = cluster.now_s
     outcome.status = status

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from steersman.env.checks import check
 from steersman.env.dispatching import dispatch
 from steersman.env.drains import drain
 from steersman.env.failures import fail, recover
+from steersman.env.holding import give_up, hold_one, take_up_one
 from steersman.env.lifecycle import Phase, schedule
 from steersman.env.memory import Memory, plain
 from steersman.env.observation import observe
@@ -96,7 +98,10 @@ class Cluster:
         self.table = request_table(
             trace, profiles, output_quantiles=output_quantiles, length_features=length_features
         )
-        static = static_trace(trace, self.table, conditions.patience_s)
+        static = static_trace(
+            trace, self.table, conditions.patience_s, priorities=conditions.priority_scheduling
+        )
+        eventful = replace(conditions, priority_scheduling=True) != Conditions()
         self.memory = Memory(
             self.replicas,
             static,
@@ -104,7 +109,7 @@ class Cluster:
             prefix_cache=prefix_cache,
             seed=seed,
             slots=min(FIRST_SLOTS, max(len(trace), 1)),
-            stepped=bool(stepped) or conditions != Conditions() or not all(map(plain, replicas)),
+            stepped=bool(stepped) or eventful or not all(map(plain, replicas)),
             changes=schedule(conditions.changes, len(replicas)),
             most_adapters=conditions.adapters.most if conditions.adapters else 0,
         )
@@ -233,6 +238,40 @@ class Cluster:
             if decode is not None:
                 self._check_replica(decode)
                 self.memory.facts["target"][slot] = decode
+
+    def hold(self) -> None:
+        """Decide about the pending request later: time goes on, and its client waits.
+
+        Raises:
+            RuntimeError: no request is pending.
+        """
+        self._pending_row()
+        hold_one(self.memory.address)
+
+    def take_up(self, row: int) -> None:
+        """A request that was held is the pending one again; its TTFT counts from its arrival.
+
+        Raises:
+            RuntimeError: another one is pending.
+            ValueError: this one is not held.
+        """
+        if self.pending is not None:
+            raise RuntimeError(f"request {self.pending} waits for dispatch()")
+        outcome = self.memory.outcomes[row]
+        untouched = outcome["status"] == at.PENDING and outcome["replica"] == at.NONE
+        if not untouched or math.isnan(outcome["arrival_s"]):
+            raise ValueError(f"request {row} is not held")
+        self._observed = None
+        take_up_one(self.memory.address, row)
+
+    def withdraw(self) -> None:
+        """The client of the pending request goes away; it ends as cancelled.
+
+        Raises:
+            RuntimeError: no request is pending.
+        """
+        self._pending_row()
+        give_up(self.memory.address, at.CANCELLED)
 
     def make_room(self) -> None:
         """Make sure that one more request can be put in flight."""

@@ -76,6 +76,7 @@ def conditions(
     events: list[EventSettings],
     patience_s: float | None,
     priority_preemption: bool,
+    priority_scheduling: bool,
     adapters: AdapterSettings | None,
     sharing: list[SharingSettings],
     disaggregation: DisaggregationSettings | None,
@@ -86,6 +87,7 @@ def conditions(
         changes=tuple(changes),
         patience_s=patience_s,
         priority_preemption=priority_preemption,
+        priority_scheduling=priority_scheduling,
         adapters=None if adapters is None else Adapters(**adapters.model_dump()),
         sharing=tuple(
             SharedGpu(

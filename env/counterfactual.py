@@ -4,7 +4,10 @@ A request changes only the replica it is sent to, as long as the later choices s
 recorded. So the cost of sending it to replica r is what r's own requests cost with it, less what they
 cost without it: two runs of each replica, whatever the size of the pool. All numbers are exact replays
 of the engine with common random numbers, not estimates; what they leave out is that later choices
-would have been different.
+would have been different. Arrivals are the recorded ones, for turns of sessions too: if the next turn
+came the earlier the sooner an answer ends, whatever speeds answers up would bring in more work, and seem
+dear. The later turns of the request that is asked about are left out of every future: where they go is
+another choice, and the recorded one would always speak for the replica that was chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +22,15 @@ from steersman.env.engine import next_request, next_unseen
 from steersman.env.jit import inner, njit
 from steersman.env.layout import NONE
 from steersman.env.memory import Memory
-from steersman.env.tables import common_in, replicas_in, trace_in
+from steersman.env.static_trace import as_recorded
+from steersman.env.tables import (
+    apart_from_prefixes,
+    common_in,
+    entries_in,
+    replicas_in,
+    table_in,
+    trace_in,
+)
 from steersman.traces.errors import ConfigError
 
 DRAIN_S = 3600.0
@@ -32,6 +43,8 @@ def added_costs(
     output_p50: NDArray[np.float64],
     rows: NDArray[np.int64],
     *,
+    arrival_s: NDArray[np.float64],
+    parents: NDArray[np.int64],
     horizon_s: float,
 ) -> NDArray[np.float64]:
     """Replay a recorded run; at some of its requests, ask about every replica.
@@ -42,6 +55,8 @@ def added_costs(
         choices: (rows of the trace,), the replica each request went to, or -1.
         output_p50: (rows of the trace,), predicted output tokens.
         rows: the requests to ask about, in the order of their arrivals.
+        arrival_s: (rows of the trace,), when each arrived in the recorded run; NaN: it did not.
+        parents: (rows of the trace,), the turn before each, or -1; see `Trace.parent`.
         horizon_s: how long after such a request later arrivals are played. Then arrivals stop and all
             work is drained, so that nothing unfinished goes uncounted.
 
@@ -51,14 +66,13 @@ def added_costs(
 
     Raises:
         ConfigError: replicas share GPUs, so that a request changes more than its own replica.
-
-    Sessions whose next turns wait for answers follow the recorded choices too, but a turn that depends
-    on another replica's answer does not arrive in the runs of a single replica.
     """
     if start.cluster["coupled"][0]:
         raise ConfigError(
             "counterfactuals ask about one replica at a time; 'sharing' makes replicas affect each other"
         )
+    start.use_trace(as_recorded(start.trace, arrival_s))
+    start.cluster["unborn"] = 0
     scratch = start.copy()
     asked = np.zeros(len(choices), dtype=np.int64)
     asked[rows] = np.arange(1, len(rows) + 1)
@@ -71,6 +85,7 @@ def added_costs(
         np.ascontiguousarray(choices, dtype=np.int64),
         np.ascontiguousarray(output_p50, dtype=np.float64),
         asked,
+        np.ascontiguousarray(parents, dtype=np.int64),
         horizon_s,
         added,
     )
@@ -86,6 +101,7 @@ def _sweep(
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
     asked: NDArray[np.int64],
+    parents: NDArray[np.int64],
     horizon_s: float,
     added: NDArray[np.float64],
 ) -> None:
@@ -94,7 +110,8 @@ def _sweep(
         if row == NONE:
             break
         if asked[row] > 0:
-            _ask(base, scratch, memory, choices, output_p50, horizon_s, added[asked[row] - 1])
+            costs = added[asked[row] - 1]
+            _ask(base, base_memory, scratch, memory, choices, output_p50, parents, horizon_s, costs)
         prompt = float(trace_in(base_memory)[row].input_tokens)
         dispatch(base_memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
 
@@ -102,49 +119,87 @@ def _sweep(
 @inner
 def _ask(
     base: NDArray[np.uint8],
+    base_memory: int,
     scratch: NDArray[np.uint8],
     memory: int,
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
+    parents: NDArray[np.int64],
     horizon_s: float,
     added: NDArray[np.float64],
 ) -> None:
     """Fill in the added cost of the pending request on every replica, (replicas,)."""
-    scratch[:] = base
+    for replica in range(len(added)):
+        _restore_prefixes(base_memory, memory, replica)
+    _restore(base, scratch, base_memory)
     cluster = common_in(memory)
     replicas = replicas_in(memory)
     row = cluster.pending
     cluster.pending = NONE
-    _play(memory, NONE, choices, output_p50, horizon_s)
+    _play(memory, NONE, row, choices, output_p50, parents, horizon_s)
     for replica in range(len(added)):
         added[replica] = -replicas[replica].cost
+        _restore_prefixes(base_memory, memory, replica)
     for replica in range(len(added)):
-        scratch[:] = base
+        _restore(base, scratch, base_memory)
         _freeze_others(memory, replica)
         refused = -cluster.cost
         prompt = float(trace_in(memory)[row].input_tokens)
         dispatch(memory, replica, output_p50[row], prompt, 0.0, 0.0)
         refused += cluster.cost
-        _play(memory, replica, choices, output_p50, horizon_s)
+        _play(memory, replica, row, choices, output_p50, parents, horizon_s)
         added[replica] += replicas[replica].cost + refused
+        _restore_prefixes(base_memory, memory, replica)
+
+
+@inner
+def _comes_after(row: int, earlier: int, parents: NDArray[np.int64]) -> bool:
+    """Whether a row is a later turn of another's session."""
+    at = parents[row]
+    while at not in (NONE, earlier):
+        at = parents[at]
+    return bool(at == earlier)
+
+
+@inner
+def _restore(base: NDArray[np.uint8], scratch: NDArray[np.uint8], base_memory: int) -> None:
+    """The cluster as it is, but for its prefix caches: they are most of it, and mostly not needed."""
+    first, second = apart_from_prefixes(base_memory)
+    scratch[:first] = base[:first]
+    scratch[second:] = base[second:]
+
+
+@inner
+def _restore_prefixes(base_memory: int, memory: int, replica: int) -> None:
+    """One replica's prefix cache as it is; before `_restore`, while the copy knows what it used."""
+    used = max(replicas_in(base_memory)[replica].entries, replicas_in(memory)[replica].entries)
+    kept, entries = entries_in(base_memory)[replica], entries_in(memory)[replica]
+    for entry in range(used):
+        entries[entry] = kept[entry]
+    table_in(memory)[replica, :] = table_in(base_memory)[replica]
 
 
 @inner
 def _play(
     memory: int,
     only: int,
+    asked: int,
     choices: NDArray[np.int64],
     output_p50: NDArray[np.float64],
+    parents: NDArray[np.int64],
     horizon_s: float,
 ) -> None:
-    """Play recorded choices (of one replica, or NONE for all) to the horizon, then drain."""
+    """Play recorded choices (of one replica, or NONE for all) to the horizon, then drain.
+
+    Without the later turns of the row that is asked about.
+    """
     cluster = common_in(memory)
     end_s = cluster.now_s + horizon_s
     while cluster.free_slots > 0:
         row = next_unseen(memory)
         if row == NONE or cluster.now_s > end_s:
             break
-        if only in (NONE, choices[row]):
+        if only in (NONE, choices[row]) and not _comes_after(row, asked, parents):
             prompt = float(trace_in(memory)[row].input_tokens)
             dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
     cluster.pending = NONE

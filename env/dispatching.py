@@ -73,7 +73,9 @@ def _new_slot(memory: int, row: int, replica: int) -> int:
     sequence.priority = source.priority
     facts = facts_in(memory)[slot]
     facts.replica = replica
-    facts.arrival_s = now_s
+    facts.arrival_s = min(common_in(memory).held_since_s, now_s)
+    facts.dispatched_s = now_s
+    common_in(memory).held_since_s = np.inf
     facts.first_token_s = np.nan
     facts.weight = source.weight
     facts.ttft_slo_s = source.ttft_slo_s
@@ -90,7 +92,7 @@ def _new_slot(memory: int, row: int, replica: int) -> int:
     facts.batch = NONE
     facts.deadline_s = np.inf
     if source.patience_s > 0.0:
-        facts.deadline_s = now_s + source.patience_s
+        facts.deadline_s = facts.arrival_s + source.patience_s
         owner.patience_end_s = min(owner.patience_end_s, facts.deadline_s)
     return slot
 

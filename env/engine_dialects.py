@@ -4,7 +4,7 @@ An engine that renames a metric costs one line here. The scraper reads with thes
 (`env/engine_metrics.py`) and the emulated backend writes with them.
 
 Names are taken from the engines' own documentation and sources: vLLM (v0 and v1), SGLang, TensorRT-LLM
-(`trtllm-serve`, on `/prometheus/metrics`) and its Triton backend, Text Generation Inference.
+(`trtllm-serve`, on `/prometheus/metrics`) and its Triton backend, Text Generation Inference, llama.cpp.
 """
 
 from __future__ import annotations
@@ -117,5 +117,11 @@ TGI = Dialect(
     e2e=_names("tgi_request_duration"),
     queue_time=_names("tgi_request_queue_duration"),
 )
+LLAMA_CPP = Dialect(
+    name="llama.cpp",
+    running=_names("llamacpp:requests_processing"),
+    waiting=_names("llamacpp:requests_deferred"),
+    kv_usage=_names("llamacpp:kv_cache_usage_ratio"),
+)
 
-DIALECTS: tuple[Dialect, ...] = (VLLM, SGLANG, TENSORRT_LLM, TRITON, TGI)
+DIALECTS: tuple[Dialect, ...] = (VLLM, SGLANG, TENSORRT_LLM, TRITON, TGI, LLAMA_CPP)

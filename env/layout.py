@@ -34,6 +34,7 @@ CLUSTER = np.dtype(
         ("unborn", "i8"),  # children whose parents have not ended
         ("born", "i8"),  # children in the heap
         ("pending", "i8"),  # row that waits for a decision
+        ("held_since_s", "f8"),  # when it arrived, if it was held back; infinite if not (`holding.py`)
         ("free_slot", "i8"),  # head of the list of free slots
         ("free_slots", "i8"),
         ("events", "i8"),  # written since they were last read
@@ -49,6 +50,7 @@ CLUSTER = np.dtype(
         ("transfer_latency_s", "f8"),
         ("transfer_token_s", "f8"),
         ("agenda", "i8"),  # not 0: replicas are looked at when something is due (`agenda.py`)
+        ("miss_spread", "f8"),  # 0: a service level is missed or met; see `account.py`
         ("segments", "i8"),  # 1: runs of prefix blocks are kept (`segments.py`), not single ones
     ],
     align=True,
@@ -85,6 +87,7 @@ REPLICA = np.dtype(
         ("span_head", "i8"),  # oldest preempted sequence that is remembered
         ("span_tail", "i8"),
         ("free_entry", "i8"),
+        ("entries", "i8"),  # ever taken: those from here on are as they were allocated
         # Leaping (`leap.py`).
         ("fast", "i8"),  # 1: it may leap
         ("leaping", "i8"),  # 1: decoding sequences are kept in `ends`, relative to the counter
@@ -189,6 +192,7 @@ FACTS = np.dtype(
     [  # What only events touch, by the same slot.
         ("replica", "i8"),
         ("arrival_s", "f8"),
+        ("dispatched_s", "f8"),  # later than its arrival, if it was held back
         ("first_token_s", "f8"),
         ("weight", "f8"),
         ("ttft_slo_s", "f8"),

@@ -79,6 +79,7 @@ class Memory:
         cluster["seed"] = seed & (2**62 - 1)
         cluster["unborn"] = trace.children
         cluster["pending"] = at.NONE
+        cluster["held_since_s"] = np.inf
         cluster["free_slot"] = at.NONE
         cluster["transfers"] = at.NONE
         cluster["prefix_cache"] = prefix_cache

@@ -58,6 +58,8 @@ def take_entry(memory: int, replica: int) -> int:
     owner = replicas_in(memory)[replica]
     entry: int = owner.free_entry
     owner.free_entry = entries_in(memory)[replica, entry].next
+    # The list begins in order, and what is given back comes first.
+    owner.entries = max(owner.entries, entry + 1)
     return entry
 
 

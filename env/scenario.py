@@ -108,6 +108,10 @@ class ScenarioSettings(Settings):
     priority_preemption: bool = Field(
         default=False, description="Waiting requests preempt what runs of lower classes."
     )
+    priority_scheduling: bool = Field(
+        default=True,
+        description="Whether engines look at priorities at all (vLLM's --scheduling-policy priority).",
+    )
     events: list[EventSettings] = Field(default=[], description="What happens to replicas, and when.")
     adapters: AdapterSettings | None = Field(
         default=None, description="What LoRA adapters cost; none: nothing."
@@ -146,6 +150,7 @@ def load_scenario(path_or_name: str | Path) -> Scenario:
         events=settings.events,
         patience_s=settings.patience_s,
         priority_preemption=settings.priority_preemption,
+        priority_scheduling=settings.priority_scheduling,
         adapters=settings.adapters,
         sharing=settings.sharing,
         disaggregation=settings.disaggregation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,16 @@ class StaticTrace:
     """Whether each hash stands for all the blocks before it too (`chains.py`)."""
 
 
-def static_trace(trace: Trace, table: RequestTable, patience_s: float | None) -> StaticTrace:
-    """What the engine reads of a trace."""
+def static_trace(
+    trace: Trace, table: RequestTable, patience_s: float | None, *, priorities: bool = True
+) -> StaticTrace:
+    """What the engine reads of a trace; without `priorities` all requests are alike to it."""
     n = len(trace)
     records: NDArray[Any] = np.zeros(n, dtype=at.TRACE)
     records["input_tokens"] = np.maximum(trace.input_tokens, 1)
     records["output_tokens"] = np.maximum(trace.output_tokens, 1)
-    records["priority"] = np.clip(trace.priority, 0, at.PRIORITIES - 1)
+    if priorities:
+        records["priority"] = np.clip(trace.priority, 0, at.PRIORITIES - 1)
     records["hash_start"] = trace.block_offsets[:-1]
     records["hash_count"] = np.diff(trace.block_offsets)
     records["think_time_s"] = np.maximum(trace.think_time_s, 0.0)
@@ -60,3 +63,17 @@ def static_trace(trace: Trace, table: RequestTable, patience_s: float | None) ->
         children=len(children),
         chained=bool(len(trace.block_hashes)) and chained(trace.block_hashes, trace.block_offsets),
     )
+
+
+def as_recorded(trace: StaticTrace, arrival_s: NDArray[np.float64]) -> StaticTrace:
+    """The same requests, each at its recorded time, whatever becomes of the turn before it.
+
+    Args:
+        arrival_s: (rows,); NaN where a request never arrived: it does not now.
+    """
+    records = trace.records.copy()
+    records["arrival_s"] = arrival_s
+    records["first_child"] = at.NONE
+    records["next_sibling"] = at.NONE
+    came = np.argsort(arrival_s, kind="stable")[: np.count_nonzero(~np.isnan(arrival_s))]
+    return replace(trace, records=records, roots=came, children=0)

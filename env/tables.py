@@ -198,6 +198,13 @@ def table_in(memory: int) -> Any:
 
 
 @inner
+def apart_from_prefixes(memory: int) -> tuple[int, int]:
+    """Offsets in bytes: all but the tables of entries lies before the first and from the second on."""
+    h = _header(memory)
+    return h[H_ENTRY], h[H_BIRTH]
+
+
+@inner
 def births_in(memory: int) -> Any:
     """(children,) BIRTH: a heap of children whose parents ended."""
     h = _header(memory)

@@ -16,7 +16,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_FEATURES
 from steersman.traces.schema import Observation
 
-_RAW = [REPLICA_INDEX[name] for name in ("uncached_tokens", "raw_ttft_s", "raw_tpot_s")]
+_RAW = np.array([REPLICA_INDEX[name] for name in ("uncached_tokens", "raw_ttft_s", "raw_tpot_s")])
 
 
 class ClusterBatch:
@@ -44,6 +44,8 @@ class ClusterBatch:
         self._state = np.zeros((size, self._width, L.STATE_WIDTH))
         self._now_s = np.zeros(size)
         self._padding = np.zeros((size, self._width), dtype=np.bool_)
+        self._sizes = np.zeros(size, dtype=np.int64)
+        self._indices = np.arange(size)
         for index, cluster in enumerate(clusters):
             self.replace(index, cluster)
 
@@ -96,6 +98,7 @@ class ClusterBatch:
         self._identities[index] = cluster.table.identity.ctypes.data
         self._output_p50[index] = cluster.table.output_p50.ctypes.data
         self._padding[index] = np.arange(self._width) >= len(cluster.replicas)
+        self._sizes[index] = len(cluster.replicas)
 
     def next_requests(self, until_s: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
         """Advance each to its next decision; its trace row, or -1 when all have arrived, (B,).
@@ -114,6 +117,7 @@ class ClusterBatch:
         A cluster without one is shown idle-minded: request features 0 and no replica to choose.
         """
         size = len(self)
+        idle = self._rows == at.NONE
         request = np.empty((size, len(REQUEST_FEATURES)), dtype=np.float32)
         match = np.empty((size, self._width))
         identity = np.empty((size, 2), dtype=np.int64)
@@ -121,12 +125,12 @@ class ClusterBatch:
             self._memories, self._beliefs, self._tables, self._state, self._now_s, request, match
         )
         lockstep.identities(self._memories, self._identities, identity)
-        closed = self._padding | (self._rows == at.NONE)[:, None]
-        # Services levels are divided by: where nobody asks, any will do.
-        request[self._rows == at.NONE, -2:] = 1.0
+        closed = self._padding | idle[:, None]
+        # Service levels are divided by: where nobody asks, any will do.
+        request[idle, -2:] = 1.0
         observation = observe(self._state, request, match, self._now_s.copy(), closed, identity)
         observation.replicas[closed] = 0.0
-        request[self._rows == at.NONE, -2:] = 0.0
+        request[idle, -2:] = 0.0
         return observation
 
     def dispatch(self, choices: NDArray[np.integer], observation: Observation | None = None) -> None:
@@ -141,20 +145,39 @@ class ClusterBatch:
         """
         wanted = np.asarray(choices, dtype=np.int64)
         asked = self._rows != at.NONE
-        sizes = self._width - self._padding.sum(axis=1)
-        if np.any(asked & ((wanted < -1) | (wanted >= sizes))):
+        if (asked & ((wanted < -1) | (wanted >= self._sizes))).any():
             raise ValueError(f"choices {wanted.tolist()} are not all replicas of their clusters")
         if observation is None:
             observation = self.observe()
-        size = len(self)
-        raw = observation.replicas[np.arange(size), np.maximum(wanted, 0)][:, _RAW].astype(np.float64)
-        no_room = np.empty(size, dtype=np.bool_)
+        chosen = np.maximum(wanted, 0)[:, None]
+        raw = observation.replicas[self._indices[:, None], chosen, _RAW].astype(np.float64)
+        no_room = np.empty(len(self), dtype=np.bool_)
         lockstep.full(self._memories, no_room)
         for i in np.flatnonzero(no_room & asked).tolist():
             self._clusters[i].make_room()
             self._memories[i] = self._clusters[i].memory.address
         lockstep.dispatch_all(self._memories, self._beliefs, wanted, self._output_p50, raw)
         self._rows[:] = at.NONE
+
+    def hold(self, index: int) -> None:
+        """Put one cluster's pending request aside; see `Cluster.hold`."""
+        self._clusters[index].hold()
+        self._rows[index] = at.NONE
+
+    def take_up(self, index: int, row: int) -> None:
+        """A request that one cluster has held is its pending one; see `Cluster.take_up`."""
+        self._clusters[index].take_up(row)
+        self._rows[index] = row
+
+    def refuse(self, index: int) -> None:
+        """One cluster's pending request is sent nowhere."""
+        self._clusters[index].dispatch(-1)
+        self._rows[index] = at.NONE
+
+    def withdraw(self, index: int) -> None:
+        """The client of one cluster's pending request goes away; see `Cluster.withdraw`."""
+        self._clusters[index].withdraw()
+        self._rows[index] = at.NONE
 
     def finish(self, index: int, drain_s: float = 600.0) -> None:
         """Drain one cluster; see `Cluster.finish`."""

@@ -25,6 +25,13 @@ from steersman.predictors import ledger as L
 
 Array = NDArray[np.float64]
 
+# One decision is a hundred operations on a few numbers each: what they cost is the calls. So numbers
+# that many of them take are arrays without dimensions, which numpy is quicker to accept than Python's,
+# and `np.where`, `np.clip`, `np.stack` and sums, which take as long as three to ten of the others, are
+# avoided.
+_ZERO, _HALF, _ONE = np.array(0.0), np.array(0.5), np.array(1.0)
+_FAR, _MOST_USE = np.array(1e9), np.array(1.5)
+
 INFLICTED_WEIGHT = 1.0
 """Weight of the delay inflicted on others in the marginal cost."""
 TIPPING_WEIGHT = 0.5
@@ -84,23 +91,23 @@ def load_now(state: Array) -> Load:
     queue = np.maximum(state[..., L.RUNNING] + scraped_waiting + since, inflight)
     running = np.minimum(queue, state[..., L.MAX_NUM_SEQS])
     # Requests known to wait keep waiting until a scrape says otherwise; new ones prefill at once.
-    # (Here and below no `np.clip`, `np.stack` or `sum`: each takes as long as ten of these operations.)
-    still_waiting = np.minimum(np.maximum(scraped_waiting + np.minimum(since, 0.0), 0.0), queue)
+    still_waiting = np.minimum(np.maximum(scraped_waiting + np.minimum(since, _ZERO), _ZERO), queue)
     waiting = np.maximum(still_waiting, queue - running)
     running = queue - waiting
     capacity = state[..., L.KV_CAPACITY_TOKENS]
     scraped_tokens = state[..., L.KV_USAGE] * capacity + state[..., L.TOKENS_SINCE_SCRAPE]
-    own_tokens = state[..., L.PROMPT_TOKENS] + 0.5 * state[..., L.OUTPUT_TOKENS]
-    kv_tokens = np.maximum(np.maximum(scraped_tokens, 0.0), own_tokens)
-    mean_prompt = state[..., L.PROMPT_TOKENS] / np.maximum(inflight, 1.0)
-    others_waiting = np.maximum(waiting - state[..., L.INFLIGHT_PREFILL], 0.0)
+    prompts = state[..., L.PROMPT_TOKENS]
+    own_tokens = prompts + _HALF * state[..., L.OUTPUT_TOKENS]
+    kv_tokens = np.maximum(np.maximum(scraped_tokens, _ZERO), own_tokens)
+    mean_prompt = prompts / np.maximum(inflight, _ONE)
+    others_waiting = np.maximum(waiting - state[..., L.INFLIGHT_PREFILL], _ZERO)
     prefill_tokens = state[..., L.PREFILL_TOKENS] + others_waiting * mean_prompt
-    context = np.maximum(kv_tokens - prefill_tokens, 0.0)
+    context = np.maximum(kv_tokens - prefill_tokens, _ZERO)
     return Load(
         running=running,
         waiting=waiting,
         queue=queue,
-        kv_usage=np.minimum(np.maximum(kv_tokens / capacity, 0.0), 1.5),
+        kv_usage=np.minimum(np.maximum(kv_tokens / capacity, _ZERO), _MOST_USE),
         context_tokens=np.minimum(context, capacity),
         prefill_tokens=prefill_tokens,
     )
@@ -130,24 +137,25 @@ def estimate(
     """
     inflight = state[..., L.INFLIGHT]
     prefilling = state[..., L.INFLIGHT_PREFILL]
-    safe = np.maximum(inflight, 1.0)
-    is_used = inflight > 0.0
+    queue = load.queue
+    safe = np.maximum(inflight, _ONE)
+    is_idle = inflight <= _ZERO
     # The ledger sums medians; this request's mean over median says how much longer the mean is.
-    typical_output = np.where(
-        is_used, state[..., L.OUTPUT_TOKENS] / safe * (output_mean / output_p50), output_mean
-    )
-    typical_output = np.maximum(typical_output, 1.0)
+    typical_output = state[..., L.OUTPUT_TOKENS] / safe * (output_mean / output_p50)
+    np.copyto(typical_output, output_mean, where=is_idle)
+    np.maximum(typical_output, _ONE, out=typical_output)
 
-    decoding = np.maximum(load.running - prefilling, 0.0)
+    decoding = np.maximum(load.running - prefilling, _ZERO)
     decode_s = _decode_iteration_s(state, decoding, load.context_tokens)
     # Three prefills at once: the queue's, its own, and that of whoever comes next.
     tokens = np.empty((3, *inflight.shape))
     tokens[0] = load.prefill_tokens
     tokens[1] = uncached_tokens
-    tokens[2] = np.where(is_used, state[..., L.PROMPT_TOKENS] / safe, prompt_tokens)
+    np.divide(state[..., L.PROMPT_TOKENS], safe, out=tokens[2])
+    np.copyto(tokens[2], prompt_tokens, where=is_idle)
     reach = np.empty_like(tokens)
-    reach[0] = load.prefill_tokens / np.maximum(prefilling, 1.0)
-    reach[1] = 2.0 * prompt_tokens - uncached_tokens
+    np.divide(load.prefill_tokens, np.maximum(prefilling, _ONE), out=reach[0])
+    np.subtract(2.0 * prompt_tokens, uncached_tokens, out=reach[1])
     reach[2] = tokens[2]
     stalls_s, chunks = _prefill(state, tokens, reach)
     queue_s, own_prefill_s = stalls_s[:2] + chunks[:2] * decode_s
@@ -157,37 +165,38 @@ def estimate(
         prompt_tokens + 0.5 * output_mean
     )
     token_s = decode_s + stall_s
+    answer_s = typical_output * token_s
     # While it waits for a slot or for memory, the prefills before it are done beside the decoding.
-    leaves_s = typical_output * token_s / np.maximum(load.running, 1.0)
+    leaves_s = answer_s / np.maximum(load.running, _ONE)
     admission_s = _requests_short(state, load, prompt_tokens) * leaves_s
     wait_s = np.maximum(queue_s, admission_s)
-    raw_ttft_s = 0.5 * decode_s * (decoding > 0) + wait_s + own_prefill_s
+    raw_ttft_s = _HALF * decode_s * (decoding > _ZERO) + wait_s + own_prefill_s
 
     raw_tpot_s = token_s + slower_s
 
     ttft_s = raw_ttft_s * np.exp(state[..., L.LOG_BIAS_TTFT])
     tpot_s = raw_tpot_s * np.exp(state[..., L.LOG_BIAS_TPOT])
 
-    inflicted_s = load.queue * (own_stall_s + output_mean * slower_s)
+    inflicted_s = queue * (own_stall_s + output_mean * slower_s)
     # Arrivals (by Little's law) while it waits or is prefilled wait for its prefill, or for its slot.
-    arrivals_per_s = load.queue / (typical_output * token_s)
-    taken_s = np.maximum(own_prefill_s, np.where(admission_s > queue_s, leaves_s, 0.0))
-    congestion_s = arrivals_per_s * taken_s * (wait_s + 0.5 * taken_s)
+    arrivals_per_s = queue / answer_s
+    taken_s = np.maximum(own_prefill_s, leaves_s * (admission_s > queue_s))
+    congestion_s = arrivals_per_s * taken_s * (wait_s + _HALF * taken_s)
     # What is computed anew takes the place of other prefixes in the cache, as likely to be asked for
     # again as this prompt was to be found: somebody else will have to compute them.
     shared = 1.0 - uncached_tokens.min(axis=-1, keepdims=True) / np.maximum(prompt_tokens, 1.0)
     answer_slo_s = typical_output * tpot_slo_s
-    computed = own_prefill_s / ttft_slo_s + load.queue * own_stall_s / answer_slo_s
+    computed = own_prefill_s / ttft_slo_s + queue * own_stall_s / answer_slo_s
     ttft_share, tpot_share = ttft_s / ttft_slo_s, tpot_s / tpot_slo_s
     tpot_met = chance_met(tpot_share, TPOT_SPREAD)
     met = chance_met(ttft_share, TTFT_SPREAD) * tpot_met
     # The others' chance to miss grows fastest near the objective, and no more once all is lost: so
     # in overload some replicas are given up rather than all.
-    tipping = MISS_COST * tpot_met * (1.0 - tpot_met) / TPOT_SPREAD * tpot_slo_s / tpot_s
+    tipping = MISS_COST * tpot_met * (_ONE - tpot_met) / TPOT_SPREAD * tpot_slo_s / tpot_s
     marginal_cost = (
         ttft_share
         + tpot_share
-        + MISS_COST * (1.0 - met)
+        + MISS_COST * (_ONE - met)
         + (INFLICTED_WEIGHT + TIPPING_WEIGHT * tipping) * inflicted_s / answer_slo_s
         + CONGESTION_WEIGHT * congestion_s / ttft_slo_s
         + REUSE_WEIGHT * shared * computed
@@ -228,16 +237,17 @@ def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Arr
 def _prefill(state: Array, tokens: Array, reach: Array) -> tuple[Array, Array]:
     """By how much a prefill lengthens the iterations that carry it, and how many these are."""
     fraction = tokens / state[..., L.MAX_BATCHED_TOKENS]
-    chunks = np.maximum(fraction, 1.0) * (tokens > 0)
+    chunks = np.maximum(fraction, _ONE) * (tokens > _ZERO)
     compute_s = chunks * (state[..., L.PREFILL_BASE_S] - state[..., L.DECODE_BASE_S]) + tokens * (
         state[..., L.PREFILL_TOKEN_S] + reach * state[..., L.PREFILL_TOKEN2_S]
     )
-    return np.maximum(compute_s, 0.0), chunks
+    return np.maximum(compute_s, _ZERO), chunks
 
 
 def chance_met(over_slo: Array, spread: float) -> Array:
     """Chance that a time stays within its objective, logistic in the log of the prediction over it."""
-    return 1.0 / (1.0 + np.minimum(over_slo, 1e9) ** (1.0 / spread))
+    chance: Array = _ONE / (_ONE + np.minimum(over_slo, _FAR) ** (1.0 / spread))
+    return chance
 
 
 def _decode_iteration_s(state: Array, sequences: Array, context_tokens: Array) -> Array:
@@ -251,8 +261,10 @@ def _decode_iteration_s(state: Array, sequences: Array, context_tokens: Array) -
 
 def _requests_short(state: Array, load: Load, prompt_tokens: Array) -> Array:
     """How many requests must end before there is a batch slot and KV memory for one more."""
-    slots_short = np.maximum(load.queue + 1.0 - state[..., L.MAX_NUM_SEQS], 0.0)
+    slots_short = np.maximum(load.queue + _ONE - state[..., L.MAX_NUM_SEQS], _ZERO)
     capacity = state[..., L.KV_CAPACITY_TOKENS]
-    tokens_short = np.maximum(load.kv_usage * capacity + prompt_tokens - capacity, 0.0)
-    tokens_per_request = np.maximum(load.kv_usage * capacity / np.maximum(load.queue, 1.0), 1.0)
-    return np.maximum(slots_short, tokens_short / tokens_per_request)
+    held = load.kv_usage * capacity
+    tokens_short = np.maximum(held + prompt_tokens - capacity, _ZERO)
+    tokens_per_request = np.maximum(held / np.maximum(load.queue, _ONE), _ONE)
+    short: Array = np.maximum(slots_short, tokens_short / tokens_per_request)
+    return short

@@ -117,11 +117,48 @@ POOL_FEATURES: tuple[str, ...] = (
 REQUEST_INDEX = {name: i for i, name in enumerate(REQUEST_FEATURES)}
 REPLICA_INDEX = {name: i for i, name in enumerate(REPLICA_FEATURES)}
 
+_FROM_STATE = {
+    "inflight": L.INFLIGHT,
+    "inflight_prefill": L.INFLIGHT_PREFILL,
+    "output_tokens": L.OUTPUT_TOKENS,
+    "mean_ttft_s": L.MEAN_TTFT_S,
+    "mean_tpot_s": L.MEAN_TPOT_S,
+    "mean_e2e_s": L.MEAN_E2E_S,
+    "decode_base_s": L.DECODE_BASE_S,
+    "decode_seq_s": L.DECODE_SEQ_S,
+    "decode_context_s": L.DECODE_CONTEXT_S,
+    "prefill_token_s": L.PREFILL_TOKEN_S,
+    "kv_capacity_tokens": L.KV_CAPACITY_TOKENS,
+    "max_num_seqs": L.MAX_NUM_SEQS,
+    "gpu_memory_gib": L.GPU_MEMORY_GIB,
+    "weights_gib": L.WEIGHTS_GIB,
+    "base_weight": L.BASE_WEIGHT,
+}
+"""Features that are columns of the state as they are."""
+
+
+def _runs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[slice, slice], ...]:
+    """Pairs of positions, those that follow each other on both sides as one pair of slices."""
+    runs: list[list[int]] = []
+    for one, other in pairs:
+        if runs and (one, other) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
+            runs[-1][2] += 1
+        else:
+            runs.append([one, other, 1])
+    return tuple((slice(one, one + n), slice(other, other + n)) for one, other, n in runs)
+
+
+_KNOWN = _runs((REPLICA_INDEX[name], column) for name, column in _FROM_STATE.items())
+_COMPUTED = [i for i, name in enumerate(REPLICA_FEATURES) if name not in _FROM_STATE]
+
 _INPUT_TOKENS = REQUEST_INDEX["input_tokens"]
 _OUTPUT_P50 = REQUEST_INDEX["output_p50"]
 _OUTPUT_P90 = REQUEST_INDEX["output_p90"]
 _TTFT_SLO = REQUEST_INDEX["ttft_slo_s"]
 _TPOT_SLO = REQUEST_INDEX["tpot_slo_s"]
+_INFLIGHT = REPLICA_INDEX["inflight"]
+_QUEUE = REPLICA_INDEX["queue"]
+_MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 
 MAX_AGE_S = 60.0
 """Ages above this, and of replicas never scraped, count as this."""
@@ -223,7 +260,7 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
     """
     wide = request.astype(np.float64)
     prompt = _beside_replicas(wide[..., _INPUT_TOKENS])
-    output = np.maximum(_beside_replicas(wide[..., _OUTPUT_P50]), 1.0)
+    output = np.asarray(np.maximum(_beside_replicas(wide[..., _OUTPUT_P50]), 1.0))
     output_p90 = _beside_replicas(wide[..., _OUTPUT_P90])
     ttft_slo = _beside_replicas(wide[..., _TTFT_SLO])
     tpot_slo = _beside_replicas(wide[..., _TPOT_SLO])
@@ -231,20 +268,21 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
     match = np.minimum(match_tokens, np.maximum(prompt - 1.0, 0.0))
     uncached = prompt - match
     load = analytic.load_now(state)
-    mean = analytic.mean_output(output, output_p90)
+    # Without dimensions it would be a number of Python's kind, which numpy is slower to accept.
+    mean = np.asarray(analytic.mean_output(output, output_p90))
     cost = analytic.estimate(state, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
     age = np.minimum(np.maximum(now_s[..., None] - state[..., L.SCRAPED_AT_S], 0.0), MAX_AGE_S)
-    columns = (
+    features = np.empty((*state.shape[:-1], len(REPLICA_FEATURES)), dtype=np.float32)
+    for there, known in _KNOWN:
+        features[..., there] = state[..., known]
+    computed = (
         load.running,
         load.waiting,
         load.queue,
         load.running / state[..., L.MAX_NUM_SEQS],
         load.kv_usage,
-        state[..., L.INFLIGHT],
-        state[..., L.INFLIGHT_PREFILL],
         load.prefill_tokens,
         load.context_tokens,
-        state[..., L.OUTPUT_TOKENS],
         match / np.maximum(prompt, 1.0),
         uncached,
         cost.raw_ttft_s,
@@ -255,23 +293,10 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
         cost.inflicted_s,
         cost.congestion_s,
         cost.marginal_cost,
-        state[..., L.MEAN_TTFT_S],
-        state[..., L.MEAN_TPOT_S],
-        state[..., L.MEAN_E2E_S],
         age,
-        state[..., L.DECODE_BASE_S],
-        state[..., L.DECODE_SEQ_S],
-        state[..., L.DECODE_CONTEXT_S],
-        state[..., L.PREFILL_TOKEN_S],
-        state[..., L.KV_CAPACITY_TOKENS],
-        state[..., L.MAX_NUM_SEQS],
-        state[..., L.GPU_MEMORY_GIB],
-        state[..., L.WEIGHTS_GIB],
-        state[..., L.BASE_WEIGHT],
     )
-    features = np.empty((*state.shape[:-1], len(REPLICA_FEATURES)), dtype=np.float32)
-    for i, column in enumerate(columns):
-        features[..., i] = column
+    for column, values in zip(_COMPUTED, computed, strict=True):
+        features[..., column] = values
     return features
 
 
@@ -283,11 +308,11 @@ def _beside_replicas(values: Float64) -> Float64:
 
 def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:
     """`POOL_FEATURES` over the candidates that may be chosen, (..., len(POOL_FEATURES))."""
-    count = mask.sum(axis=-1)
+    count = np.add.reduce(mask, axis=-1, dtype=np.intp)
     safe = np.maximum(count, 1)
-    inflight = np.where(mask, replicas[..., REPLICA_INDEX["inflight"]], 0.0).sum(axis=-1)
-    queue = np.where(mask, replicas[..., REPLICA_INDEX["queue"]], 0.0).sum(axis=-1)
-    cost = np.where(mask, replicas[..., REPLICA_INDEX["marginal_cost"]], np.inf).min(axis=-1)
+    inflight = np.add.reduce(replicas[..., _INFLIGHT], axis=-1, where=mask)
+    queue = np.add.reduce(replicas[..., _QUEUE], axis=-1, where=mask)
+    cost = np.minimum.reduce(replicas[..., _MARGINAL_COST], axis=-1, where=mask, initial=np.inf)
     pool = np.empty((*mask.shape[:-1], len(POOL_FEATURES)), dtype=np.float32)
     pool[..., 0] = count
     pool[..., 1] = inflight / safe

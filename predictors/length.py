@@ -5,6 +5,7 @@ Never one value, and never a priority: the rank orders answers by length and say
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -125,7 +126,7 @@ class LengthModel:
         rows = np.ascontiguousarray(features, dtype=np.float32)
         answers = self._model.run({"features": rows})[0].astype(np.float64)
         finite = np.isfinite(answers)
-        if not finite.all():
+        if np.count_nonzero(finite) < finite.size:
             sound = finite.all(axis=1, keepdims=True)
             answers = np.where(sound, answers, self._fallback.predict(features))
         return _sound(answers, features)
@@ -133,6 +134,13 @@ class LengthModel:
 
 def _sound(answers: NDArray[np.float64], features: NDArray[np.float32]) -> NDArray[np.float64]:
     """1 <= p50 <= p90 <= limit and MOST_TOKENS; the rank within the logs of these bounds."""
+    if len(answers) == 1:
+        # Of one row, Python's numbers take a tenth of the time.
+        p50, p90, rank = answers[0].tolist()
+        limit = float(features[0, _MAX_TOKENS])
+        bound = min(max(limit, 1.0), MOST_TOKENS) if limit > 0 else MOST_TOKENS
+        p50 = min(max(p50, 1.0), bound)
+        return np.array([[p50, min(max(p90, p50), bound), min(max(rank, 0.0), math.log(bound))]])
     limits = features[:, _MAX_TOKENS].astype(np.float64)
     # Not `np.clip`, which takes several times as long on a row.
     most = np.where(limits > 0, np.minimum(np.maximum(limits, 1.0), MOST_TOKENS), MOST_TOKENS)

@@ -11,7 +11,8 @@ was trained, fed with the features it was trained on. Metadata keys, all strings
 ``steersman.lower``    JSON list: lowest value of each feature in training
 ``steersman.upper``    JSON list: highest value of each feature in training
 ``steersman.parity``   JSON ``{"inputs": {name: rows}, "outputs": [rows, ...]}``: what the model it was
-                       exported from answers; the graph must answer the same at load
+                       exported from answers; the graph must answer the same at load; one whose
+                       inputs all have a first dimension of 1 is asked row by row
 ====================== ==============================================================================
 
 Further `steersman.*` keys are kept in `ModelMetadata.extra`. Only onnxruntime is needed here.
@@ -129,13 +130,21 @@ class OnnxModel:
         if not expected or not all(rows.size for rows in expected):
             raise _broken(self.source, "it has no parity rows to check it with")
         try:
-            actual = self.run(inputs)
+            actual = self._answers(inputs)
         except Exception as error:
             raise _broken(self.source, f"it fails on its parity rows ({_line(error)})") from None
         if len(actual) != len(expected):
             raise _broken(self.source, f"it has {len(actual)} outputs, not {len(expected)}")
         for mine, theirs in zip(actual, expected, strict=True):
             self._check_output(np.asarray(mine, dtype=np.float64), theirs)
+
+    def _answers(self, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Outputs for parity rows; a graph for one row at a time is asked one by one."""
+        if any(node.shape[:1] != [1] for node in self._session.get_inputs()):
+            return self.run(inputs)
+        count = min(len(rows) for rows in inputs.values())
+        each = [self.run({name: rows[i : i + 1] for name, rows in inputs.items()}) for i in range(count)]
+        return [np.concatenate(parts) for parts in zip(*each, strict=True)]
 
     def _check_output(self, actual: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
         if actual.shape != expected.shape:

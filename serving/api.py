@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from starlette.types import Receive, Scope, Send
 
-from steersman.serving.errors import ApiError
+from steersman.serving.errors import FAULT, ApiError, Code
 from steersman.serving.exchange import Exchange
 from steersman.serving.headers import DECISION_HEADER
 from steersman.serving.intake import ClientGone, find_pool, read_request, understand
 from steersman.serving.interrupt import Interrupt, Reason
 from steersman.serving.parts import Parts
-from steersman.serving.router import new_request_id
+from steersman.serving.router import Prepared, new_request_id
 from steersman.serving.surface import ApiPath
 from steersman.traces.schema import Status
 
@@ -39,6 +40,13 @@ class ApiEndpoint:
             await _send_error(send, error, request_id)
         except ClientGone:
             pass
+        except Exception:
+            fault = ApiError(500, Code.INTERNAL_ERROR, FAULT)
+            status = fault.status
+            with contextlib.suppress(RuntimeError):  # an answer has begun: the server takes no other
+                await _send_error(send, fault, request_id)
+                parts.metrics.refusals.labels(fault.code.value).inc()
+            raise
         finally:
             parts.metrics.in_flight.dec()
             if status:
@@ -48,12 +56,17 @@ class ApiEndpoint:
         self, scope: Scope, receive: Receive, send: Send, arrival_s: float, request_id: str
     ) -> int:
         parts = self._parts
+        caller = parts.gate.caller(scope["headers"])  # before the body: a stranger need not be read
         intake = await read_request(self._api, scope, receive, arrival_s, parts.settings)
-        pool = find_pool(parts.fleet, intake.text.model)
+        intake.headers = parts.gate.passes_on(intake.headers)
+        intake.hints = caller.take(intake.hints)
+        pool = find_pool(parts.fleet, intake.text.model, caller)
         request = understand(intake, pool, parts.counter, parts.wording, request_id)
         prepared = parts.router.prepare(request, pool, intake.hints)
+        prepared.group = await parts.affinity.group(intake, request, pool)
+        grant = await parts.limiter.admit(caller, request_id, expected_tokens(prepared))
         interrupt = Interrupt()
-        exchange = Exchange(intake, prepared, interrupt, send)
+        exchange = Exchange(intake, prepared, interrupt, send, limit_headers=grant.headers)
         watch = asyncio.create_task(_watch_client(receive, interrupt))
         try:
             await parts.proxy.serve(exchange)
@@ -70,7 +83,28 @@ class ApiEndpoint:
             interrupt.disarm()
             watch.cancel()
             parts.recorder.record(exchange)
+            parts.limiter.settle(grant, spent_tokens(exchange))
+            if exchange.response_id and exchange.route is not None:
+                parts.affinity.keep_response(exchange.response_id, request, exchange.route.replica.id)
         return exchange.http_status
+
+
+def expected_tokens(prepared: Prepared) -> float:
+    """What a request will take from a budget of tokens, as far as it can be told at the door."""
+    request = prepared.request
+    output = prepared.output_p50
+    if request.max_tokens:
+        output = min(output, float(request.max_tokens))
+    return request.input_tokens + output
+
+
+def spent_tokens(exchange: Exchange) -> float:
+    """What it took: nothing where the client got no answer and would have had one."""
+    if exchange.status not in {Status.OK, Status.CANCELLED} and not exchange.output_tokens:
+        return 0.0
+    usage = exchange.usage
+    prompt = usage.prompt_tokens if usage else exchange.prepared.request.input_tokens
+    return float(prompt + exchange.output_tokens)
 
 
 async def _watch_client(receive: Receive, interrupt: Interrupt) -> None:

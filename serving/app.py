@@ -7,11 +7,12 @@ beside it. `create_app` checks the configuration; connections are opened by the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from steersman.serving.api import ApiEndpoint
 from steersman.serving.config import RouterSettings
@@ -21,7 +22,31 @@ from steersman.serving.surface import SURFACE
 from steersman.serving.workers.board import Seat
 
 
-def create_app(settings: RouterSettings, seat: Seat | None = None) -> Starlette:
+def public_pages(settings: RouterSettings, pages: Pages) -> list[Route]:
+    """Where operators have an address of their own, clients are only told whether there is service."""
+    routes = [Route("/ready", pages.ready), Route("/live", pages.live)]
+    if settings.admin.port is not None:
+        return [*routes, Route("/health", pages.ready)]
+    return [*routes, Route("/health", pages.health), Route("/metrics", pages.metrics)]
+
+
+class RouterApp(Starlette):
+    """Starlette, but what is passed to the replicas goes straight to its endpoint: every piece of a
+    stream would pass through each layer in between."""
+
+    endpoints: Mapping[str, ApiEndpoint]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            endpoint = self.endpoints.get(scope["path"])
+            if endpoint is not None:
+                await endpoint(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
+
+
+def create_app(settings: RouterSettings, seat: Seat | None = None) -> RouterApp:
     """The router for these settings; `seat` of one of several workers.
 
     Raises:
@@ -36,20 +61,20 @@ def create_app(settings: RouterSettings, seat: Seat | None = None) -> Starlette:
         async with parts.running():
             yield
 
-    app = Starlette(
+    endpoints = {api.path: ApiEndpoint(parts, api) for api in SURFACE}
+    app = RouterApp(
         routes=[
-            *(Route(api.path, ApiEndpoint(parts, api), methods=["POST"]) for api in SURFACE),
+            # Other methods are told that POST is the one.
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
             Route("/v1/models", pages.models),
             Route("/v1/models/{model:path}", pages.model),  # names may have slashes
-            Route("/health", pages.health),
-            Route("/ready", pages.ready),
-            Route("/live", pages.live),
-            Route("/metrics", pages.metrics),
+            *public_pages(settings, pages),
         ],
         lifespan=lifespan,
         exception_handlers={HTTPException: pages.not_served, Exception: pages.failed},
     )
     # A client that writes `//v1/models` or `/v1/models/` is told 404, not sent elsewhere.
     app.router.redirect_slashes = False
+    app.endpoints = endpoints
     app.state.parts = parts
     return app

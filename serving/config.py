@@ -11,9 +11,15 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from steersman.agents.affinity import AffinitySettings
 from steersman.agents.guard import GuardSettings
+from steersman.agents.queueing.settings import QueueSettings
+from steersman.serving.access.settings import AccessSettings
+from steersman.serving.admin.settings import AdminSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
+from steersman.serving.shared.settings import SharedSettings
+from steersman.serving.tls import ListenerTlsSettings
 from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
 from steersman.traces.schema import Priority
 from steersman.traces.settings import Settings
@@ -72,6 +78,15 @@ class TimeoutSettings(Settings):
     )
     idle_s: float = Field(default=120.0, gt=0, description="Between two pieces of a streamed answer.")
     body_s: float = Field(default=60.0, gt=0, description="For a client to send its whole request.")
+    headers_s: float = Field(
+        default=30.0, gt=0, le=3600, description="For a client to send the head of a request."
+    )
+    keep_alive_s: float = Field(
+        default=75.0,
+        gt=0,
+        le=3600,
+        description="Idle connections of clients are closed after it; longer than the load balancer's.",
+    )
     lame_duck_s: float = Field(
         default=0.0,
         ge=0,
@@ -123,6 +138,9 @@ class LimitSettings(Settings):
         ge=0,
         description="Of an answer that does not stream, held back so that a break can still be retried.",
     )
+    connections: int = Field(
+        default=8192, ge=0, description="Connections of clients at once; 0 for no limit."
+    )
     connections_per_replica: int = Field(
         default=0, ge=0, description="Connections to one replica at once; 0 for no limit."
     )
@@ -137,7 +155,8 @@ class PolicySettings(Settings):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="The policy's own constants; 'learned' knows 'exploration', a share from 0 to 0.1.",
+        description="The policy's own constants; 'learned' knows 'exploration' (a share from 0 to 0.1) "
+        "and 'shipped'.",
     )
     seed: int = Field(default=0, ge=0, description="Of the policies' random draws.")
 
@@ -151,12 +170,18 @@ class LearnedOptions(Settings):
         le=0.1,
         description="Share of decisions drawn evenly, so that the log can judge other policies.",
     )
+    shipped: bool = Field(
+        default=True,
+        description="Whether the policy that ships with Steersman decides while the bundle has none.",
+    )
 
 
 class BundleSettings(Settings):
     """The trained models."""
 
-    directory: str = Field(default="", description="Directory of the bundle; '' for none.")
+    directory: str = Field(
+        default="", description="Directory of the bundle; '' for none: what ships with Steersman."
+    )
     watch_interval_s: float = Field(
         default=2.0, ge=0, description="Time between two looks for a new bundle, in seconds; 0: never."
     )
@@ -212,6 +237,8 @@ class RouterSettings(Settings):
     workers: int = Field(
         default=1, ge=1, le=256, description="Processes that serve; about one for each core to use."
     )
+    tls: ListenerTlsSettings = Field(default=ListenerTlsSettings(), description="Towards clients.")
+    admin: AdminSettings = Field(default=AdminSettings(), description="For operators.")
     backends: tuple[BackendSettings, ...] = Field(
         default=(), description="The replicas. Those that serve the same model form its pool."
     )
@@ -227,6 +254,11 @@ class RouterSettings(Settings):
         description="Models that answer in place of a model while none of its replicas can, in this "
         "order; the answer's x-steersman-degraded says so.",
     )
+    access: AccessSettings = Field(default=AccessSettings(), description="Who is let in.")
+    affinity: AffinitySettings = Field(
+        default=AffinitySettings(), description="Keeping groups of requests together."
+    )
+    shared: SharedSettings = Field(default=SharedSettings(), description="What routers know together.")
     profile: str = Field(
         default="a100-llama-3.1-8b", description="Hardware profile of backends that name none."
     )
@@ -250,6 +282,9 @@ class RouterSettings(Settings):
         default=SlowStartSettings(), description="Replicas that are new, or back."
     )
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), description="Patience, in seconds.")
+    queue: QueueSettings = Field(
+        default=QueueSettings(), description="Holding requests back while all replicas are full."
+    )
     retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")
     objectives: dict[str, int] = Field(
@@ -292,6 +327,15 @@ class RouterSettings(Settings):
             missing = [key for key, given in needed.items() if not given]
             if missing:
                 raise ValueError(f"refit.enabled needs {' and '.join(missing)}; set it too")
+        return self
+
+    @model_validator(mode="after")
+    def _check_workers(self) -> Self:
+        if self.workers > 1 and self.admin.port is not None:
+            raise ValueError(
+                "admin.port needs workers: 1, since what operators change there is of one process; "
+                "drop one of them"
+            )
         return self
 
     @model_validator(mode="after")

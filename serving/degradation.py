@@ -14,7 +14,7 @@ from steersman.serving.exchange import Exchange
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet
 
-NOBODY = "no-replica"
+NOBODY = b"no-replica"
 """Value of the header on a 503."""
 
 

@@ -11,6 +11,7 @@ Messages are for people and name the fix; `code` is for programs and never chang
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 
 import orjson
@@ -22,13 +23,25 @@ class Code(StrEnum):
     INVALID_HTTP = "invalid_http"
     INVALID_JSON = "invalid_json"
     INVALID_HEADER = "invalid_header"
+    MISSING_API_KEY = "missing_api_key"
+    INVALID_API_KEY = "invalid_api_key"
+    EXPIRED_API_KEY = "expired_api_key"
+    ADMIN_ONLY = "admin_only"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    PRIORITY_NOT_ALLOWED = "priority_not_allowed"
+    TENANT_NOT_ALLOWED = "tenant_not_allowed"
     MODEL_MISSING = "model_missing"
     MODEL_NOT_FOUND = "model_not_found"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
     BODY_TOO_LARGE = "body_too_large"
     BODY_TIMEOUT = "body_timeout"
     HEADERS_TOO_LARGE = "headers_too_large"
+    HEADERS_TIMEOUT = "headers_timeout"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    QUEUE_FULL = "queue_full"
+    TOO_LATE = "too_late"
     NO_HEALTHY_REPLICA = "no_healthy_replica"
     MODELS_NOT_KNOWN_YET = "models_not_known_yet"
     BACKEND_UNREACHABLE = "backend_unreachable"
@@ -36,6 +49,10 @@ class Code(StrEnum):
     BACKEND_TIMEOUT = "backend_timeout"
     STREAM_BROKEN = "stream_broken"
     INTERNAL_ERROR = "internal_error"
+
+
+FAULT = "the router failed on this request; its log says why"
+"""What is said of an INTERNAL_ERROR."""
 
 
 class ApiError(Exception):
@@ -47,7 +64,8 @@ class ApiError(Exception):
         message: one line for people.
         param: the field or header at fault, if one is.
         retry_after_s: where waiting helps.
-        degraded: what of the service is missing, for a header.
+        kind: OpenAI's `type`; by default it follows from the status.
+        headers: further headers of the answer.
     """
 
     def __init__(
@@ -58,7 +76,8 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         retry_after_s: float | None = None,
-        degraded: str = "",
+        kind: str = "",
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -66,12 +85,13 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
-        self.degraded = degraded
+        self.kind = kind
+        self.more_headers = tuple(headers)
 
     @property
     def body(self) -> bytes:
         """The response body."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = self.kind or ("invalid_request_error" if self.status < 500 else "server_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code.value}
         return orjson.dumps({"error": error})
 
@@ -81,11 +101,10 @@ class ApiError(Exception):
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(self.body)).encode()),
+            *self.more_headers,
         ]
         if self.retry_after_s is not None:
             headers.append((b"retry-after", str(max(math.ceil(self.retry_after_s), 1)).encode()))
-        if self.degraded:
-            headers.append((b"x-steersman-degraded", self.degraded.encode()))
         return headers
 
 

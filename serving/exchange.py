@@ -35,6 +35,8 @@ class Exchange:
     prepared: Prepared
     interrupt: Interrupt
     send: Send
+    limit_headers: Headers = field(default_factory=list)
+    """What the client is told of its limits."""
     retries: int = 0
     stands_in_for: str = ""
     """The model that was asked for, where another one is to answer in its place."""
@@ -49,6 +51,8 @@ class Exchange:
     output_tokens: int = 0
     called_tool: bool | None = None
     """None where nobody looked."""
+    response_id: str = ""
+    """Under which a replica may have stored its answer (`/v1/responses`)."""
     reason: str = ""
     """Why it did not end well."""
     faults: list[tuple[Replica, str]] = field(default_factory=list)
@@ -86,7 +90,9 @@ class Exchange:
         if self.answered is not None and status < 500:
             self.answered(self)
         self.http_status = status
-        headers = [*headers, *self.decision_headers()]
+        if self.limit_headers:  # a replica's own limits are not this client's
+            headers = [header for header in headers if not header[0].startswith(b"x-ratelimit-")]
+        headers = [*headers, *self.decision_headers(), *self.limit_headers]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def end(self, piece: bytes = b"") -> None:

@@ -19,6 +19,7 @@ class Flight:
     __slots__ = (
         "_awaited",
         "_delays",
+        "_fleet",
         "_landed",
         "_prefilling",
         "_row",
@@ -34,6 +35,7 @@ class Flight:
         """From dispatch to the first token seen; NaN before, and without streaming."""
         # The row outlives the fleet's other news: it is a view of the one matrix.
         self._row = fleet.state[route.replica.index]
+        self._fleet = fleet
         self._uncached = route.uncached_tokens
         self._prefilling = True
         self._landed = False
@@ -62,6 +64,7 @@ class Flight:
             L.on_first_token(self._row, self._uncached, self.ttft_s, self.route.raw_ttft_s)
             if self._awaited is not None:
                 self._awaited.first_token(self.ttft_s)
+            self._fleet.eased()
 
     def finish(self, now_s: float, output_tokens: int) -> None:
         """It ended well."""
@@ -111,5 +114,6 @@ class Flight:
     def _land(self) -> None:
         self._landed = True
         self._delays.forget(self)
+        self._fleet.eased()  # it looks later: the account is not settled yet
         if self._timer is not None:
             self._timer.cancel()

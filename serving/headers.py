@@ -70,6 +70,8 @@ class Hints:
     session_id: str | None = None
     tenant: str = ""
     priority: Priority = Priority.INTERACTIVE
+    says_priority: bool = False
+    """Whether the client said how urgent it is."""
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
 
@@ -92,10 +94,12 @@ def parse_hints(headers: RawHeaders, objectives: Mapping[str, int] | None = None
     if not told:
         return NO_HINTS
     priority = _first(told, PRIORITY)
+    level = _objective(told, objectives or {}) if priority is None else _priority(*priority)
     return Hints(
         session_id=_name(_first(told, SESSION)) or None,
         tenant=_name(_first(told, TENANT)),
-        priority=_objective(told, objectives or {}) if priority is None else _priority(*priority),
+        priority=Priority.INTERACTIVE if level is None else level,
+        says_priority=level is not None,
         ttft_slo_s=_seconds(_first(told, TTFT_SLO)),
         tpot_slo_s=_seconds(_first(told, TPOT_SLO)),
     )
@@ -108,8 +112,8 @@ def header_bytes(headers: RawHeaders) -> int:
 
 def upstream_headers(
     headers: RawHeaders, *, authorization: str, request_id: str
-) -> list[tuple[str, str]]:
-    """What goes to the replica: everything but what belongs to this hop.
+) -> list[tuple[bytes, bytes]]:
+    """What goes to the replica: everything but what belongs to this hop, byte by byte.
 
     Args:
         headers: the client's; names in lower case.
@@ -118,12 +122,12 @@ def upstream_headers(
     """
     headers = list(headers)
     dropped = _NOT_UPSTREAM | _nominated(headers) | ({b"authorization"} if authorization else set())
-    kept = [(name.decode("latin-1"), _text(value)) for name, value in headers if name not in dropped]
-    kept.append(("accept-encoding", "identity"))
+    kept = [header for header in headers if header[0] not in dropped]
+    kept.append((b"accept-encoding", b"identity"))
     if authorization:
-        kept.append(("authorization", authorization))
-    if not any(name == "x-request-id" for name, _ in kept):
-        kept.append(("x-request-id", request_id))
+        kept.append((b"authorization", authorization.encode()))
+    if not any(name == b"x-request-id" for name, _ in kept):
+        kept.append((b"x-request-id", request_id.encode()))
     return kept
 
 
@@ -132,15 +136,6 @@ def downstream_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     lowered = [(name.lower(), value) for name, value in headers]
     dropped = _NOT_DOWNSTREAM | _nominated(lowered) | _OURS
     return [(name, value) for name, value in lowered if name not in dropped]
-
-
-def _text(value: bytes) -> str:
-    """A value as text for the client session, which writes UTF-8: the same bytes again if they were
-    that, and otherwise the same characters, taken as Latin-1."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def _nominated(headers: RawHeaders) -> frozenset[bytes]:
@@ -171,10 +166,10 @@ def _priority(name: bytes, value: str) -> Priority:
     return priority
 
 
-def _objective(told: Mapping[bytes, str], objectives: Mapping[str, int]) -> Priority:
+def _objective(told: Mapping[bytes, str], objectives: Mapping[str, int]) -> Priority | None:
     name = told.get(OBJECTIVE, "")
     if not name or not objectives:
-        return Priority.INTERACTIVE
+        return None
     if name not in objectives:
         raise _refusal(OBJECTIVE, f"use one of: {', '.join(sorted(objectives))}")
     return Priority(objectives[name])

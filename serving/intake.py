@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope
 from steersman.predictors.text import TextFeatures, text_features
 from steersman.predictors.tokens import TokenCounter
 from steersman.predictors.wording import Wording
+from steersman.serving.access.caller import ANYBODY, Caller
 from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.headers import Hints, header_bytes, parse_hints
@@ -38,6 +39,10 @@ class Intake:
     text: TextFeatures
     hints: Hints
     arrival_s: float
+    user: str = ""
+    """OpenAI's `user` or `safety_identifier`."""
+    previous_response: str = ""
+    """OpenAI's `previous_response_id`: the stored response that this one follows."""
 
 
 async def read_request(
@@ -57,10 +62,19 @@ async def read_request(
         )
     body = await _read_body(headers, receive, limits.body_bytes, timeouts.body_s)
     hints = parse_hints(headers, settings.objectives)
-    text = text_features(_parse(body))
+    parsed = _parse(body)
+    text = text_features(parsed)
     if api.work is not Work.GENERATE:
         text = replace(text, max_tokens=1, block_hashes=())
-    return Intake(api, headers, scope["query_string"], body, text, hints, arrival_s)
+    user = _short(parsed.get("safety_identifier")) or _short(parsed.get("user"))
+    previous = _short(parsed.get("previous_response_id"))
+    query = scope["query_string"]
+    return Intake(api, headers, query, body, text, hints, arrival_s, user, previous)
+
+
+def _short(value: Any) -> str:
+    """A name; '' for what is none."""
+    return value if isinstance(value, str) and len(value) <= 256 else ""
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -125,21 +139,23 @@ async def _receive(receive: Receive, limit_s: float) -> Mapping[str, Any]:
     return message
 
 
-def find_pool(fleet: Fleet, model: str) -> Pool:
+def find_pool(fleet: Fleet, model: str, caller: Caller = ANYBODY) -> Pool:
     """The pool of the model that was asked for; without a name, the only one there is.
 
     Raises:
-        ApiError: 400 without a name, 404 for a model nobody serves, 503 while that is not known.
+        ApiError: 400 without a name, 403 for a model the caller may not use, 404 for one nobody serves,
+            503 while that is not known.
     """
     pool = fleet.pools.get(fleet.aliases.get(model, model))
+    if pool is None and not model and len(fleet.pools) == 1 and fleet.all_known:
+        pool = next(iter(fleet.pools.values()))
     if pool is not None:
+        caller.check_model(model, pool.model)
         return pool
-    for model_instead in fleet.stand_ins.get(fleet.aliases.get(model, model), ()):
-        if model_instead in fleet.pools:
-            return fleet.pools[model_instead]
-    known = sorted((*fleet.pools, *fleet.aliases))
-    if not model and len(fleet.pools) == 1 and fleet.all_known:
-        return next(iter(fleet.pools.values()))
+    for stand_in in fleet.stand_ins.get(fleet.aliases.get(model, model), ()):
+        if stand_in in fleet.pools:
+            caller.check_model(model, fleet.aliases.get(model, model))
+            return fleet.pools[stand_in]
     if fleet.aliases.get(model, model) in fleet.former_models:
         raise ApiError(
             503,
@@ -154,12 +170,17 @@ def find_pool(fleet: Fleet, model: str) -> Pool:
             "some backends have not told which models they serve; try again",
             retry_after_s=5.0,
         )
-    served = ", ".join(known[:20])
+    known = sorted(name for name in (*fleet.pools, *fleet.aliases) if _visible(fleet, name, caller))
+    served = ", ".join(known[:20]) or "none"
     if not model:
         message = f"'model' is missing; name one of: {served}"
         raise ApiError(400, Code.MODEL_MISSING, message, param="model")
     message = f"no model '{_shown(model)}' here; name one of: {served}"
     raise ApiError(404, Code.MODEL_NOT_FOUND, message, param="model")
+
+
+def _visible(fleet: Fleet, name: str, caller: Caller) -> bool:
+    return caller.allows(name, fleet.aliases.get(name, name))
 
 
 def _shown(model: str) -> str:

@@ -72,6 +72,13 @@ class RouterMetrics:
         self.blamed_requests = counter(
             "blamed_requests", "Requests that failed on several replicas, of which none was charged"
         )
+        self.queue_depth = Gauge(
+            "steersman_queue_depth", "Requests held back", ["model", "class"], registry=registry
+        )
+        self.queue_wait = histogram(
+            "queue_wait_seconds", "Arrival to dispatch of those held back", _LATENCY_S, "model", "class"
+        )
+        self.queue_shed = counter("queue_shed", "Requests turned away by the queue", "class", "reason")
         # Replicas.
         self.replica_requests = counter(
             "replica_requests", "Requests by the replica that served them last", "replica", "status"
@@ -86,6 +93,20 @@ class RouterMetrics:
             "scrape_failures", "Scrapes of engine metrics that failed", "replica"
         )
         self.discovery = counter("discovery", "Looks for replicas, by result", "source", "result")
+        self.limited = counter(
+            "limited", "Requests over a limit, by whose and of what", "scope", "limit"
+        )
+        self.limits_alone = counter(
+            "limits_alone", "Limits decided without the shared server, which did not answer"
+        )
+        self.affinity = counter("affinity", "Requests of groups, by what came of it", "outcome")
+        self.shared_up = Gauge(
+            "steersman_shared_up", "1 while the shared server answers", registry=registry
+        )
+        self.shared_failures = counter("shared_failures", "Questions the shared server left open")
+        self.key_file_loads = counter(
+            "key_file_loads", "Key files that were loaded or refused", "result"
+        )
         # Models and log.
         self.width = Gauge(
             "steersman_prediction_width",

@@ -1,8 +1,8 @@
 """The trained models that serve, and the loop that watches for better ones.
 
 A bundle is loaded whole and checked before it serves; a bundle that is refused changes nothing but a
-counter and one line in the log. Without any bundle the router works: the guard's fallbacks decide, and
-output lengths come from the tenants' own history.
+counter and one line in the log. Without any bundle the policy that ships with Steersman decides, and
+output lengths come from the tenants' own history; without that too the guard's fallbacks decide.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 from steersman.agents.guard import Guard, GuardSettings
 from steersman.agents.learned.served import KIND as POLICY_KIND
 from steersman.agents.learned.served import POLICY_FEATURES, LearnedPolicy
+from steersman.agents.learned.shipped import load_shipped
 from steersman.agents.policies import make_policy
 from steersman.agents.policies.latency import PredictedLatency
 from steersman.agents.policy import Policy
-from steersman.predictors.bundle import MANIFEST, POLICY_FILE, load_bundle
+from steersman.predictors.bundle import MANIFEST, POLICY_FILE, Bundle, load_bundle
 from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.predictors.onnx_model import OnnxModel
@@ -63,7 +64,9 @@ class ServedModels:
         self._metrics = metrics
         self._clock = clock
         self._rng = np.random.default_rng(settings.seed)
-        self._exploration = _exploration(settings)
+        self._exploration = 0.0
+        self._shipped: Loaded | None = None
+        self._configure(settings)
         self._policies: dict[str, Policy] = {}
         self._widths: dict[str, Widths] = {}
         self._loaded: Loaded | None = None
@@ -81,7 +84,7 @@ class ServedModels:
         if (settings, guard) == (self._settings, self._guard_settings):
             return
         self._settings, self._guard_settings = settings, guard
-        self._exploration = _exploration(settings)
+        self._configure(settings)
         for model in self._policies:
             with contextlib.suppress(KeyError):
                 self._metrics.latched.remove(model)
@@ -90,8 +93,9 @@ class ServedModels:
 
     @property
     def version(self) -> str:
-        """Of the bundle that serves; empty without one."""
-        return self._loaded.version if self._loaded else ""
+        """Of the bundle that serves, the shipped one if there is no other; empty without any."""
+        loaded = self._loaded or self._shipped
+        return loaded.version if loaded else ""
 
     def policy(self, model: str) -> Policy:
         """The policy of a model's pool; made at its first request."""
@@ -115,7 +119,7 @@ class ServedModels:
 
     def serve(self, loaded: Loaded) -> None:
         """From the next decision on, these models serve."""
-        previous, self._loaded = self._loaded, loaded
+        previous, self._loaded = self._loaded or self._shipped, loaded
         before = self.latency.version
         self.length = loaded.length or FallbackLength()
         self.latency = loaded.latency or AnalyticLatency()
@@ -136,16 +140,23 @@ class ServedModels:
             return make_policy(name, seed=self._rng, options=options, latency=self.latency)
         return Guard.make(self._learned(), self._guard_settings, seed=self._rng, clock=self._clock)
 
+    def _configure(self, settings: PolicySettings) -> None:
+        """Take over what the settings say of the learned policy."""
+        options = None
+        if settings.name == LEARNED:
+            options = parse_settings(settings.options, LearnedOptions, source="policy.options")
+        self._exploration = options.exploration if options else 0.0
+        if not (options and options.shipped):
+            self._shipped = None
+        elif self._shipped is None:
+            self._shipped = _shipped(self._metrics)
+
     def _learned(self) -> LearnedPolicy | None:
-        if self._loaded is None or self._loaded.policy is None:
-            return None
-        return LearnedPolicy(self._loaded.policy, self._rng, exploration=self._exploration)
-
-
-def _exploration(settings: PolicySettings) -> float:
-    if settings.name != LEARNED:
-        return 0.0
-    return parse_settings(settings.options, LearnedOptions, source="policy.options").exploration
+        """The bundle's policy; of a bundle of predictors alone, the shipped one on top of them."""
+        for loaded in (self._loaded, self._shipped):
+            if loaded is not None and loaded.policy is not None:
+                return LearnedPolicy(loaded.policy, self._rng, exploration=self._exploration)
+        return None
 
 
 def load_models(directory: Path) -> Loaded:
@@ -154,7 +165,22 @@ def load_models(directory: Path) -> Loaded:
     Raises:
         ArtifactError: it is missing, corrupt, or not for this version.
     """
-    bundle = load_bundle(directory)
+    return _checked(load_bundle(directory))
+
+
+def _shipped(metrics: RouterMetrics) -> Loaded | None:
+    """What ships with this version; a damaged installation costs the policy, not the service."""
+    try:
+        loaded = _checked(load_shipped())
+    except ArtifactError as error:
+        metrics.bundle_loads.labels("refused").inc()
+        logger.warning("the shipped policy is refused: %s; the fallback serves", error)
+        return None
+    metrics.bundle_info.labels(loaded.version).set(1)
+    return loaded
+
+
+def _checked(bundle: Bundle) -> Loaded:
     policy = bundle.model(POLICY_FILE, kind=POLICY_KIND, features=POLICY_FEATURES)
     if policy is not None:
         LearnedPolicy(policy, np.random.default_rng(0))

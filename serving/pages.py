@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from steersman.serving import metrics as M
-from steersman.serving.errors import ApiError, Code
+from steersman.serving.errors import FAULT, ApiError, Code
 from steersman.serving.intake import find_pool
 from steersman.serving.parts import Parts
 from steersman.serving.pool import Pool
@@ -23,12 +23,17 @@ class Pages:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def models(self, request: HttpRequest) -> Response:  # noqa: ARG002
-        """Every model that some backend serves, as OpenAI lists them."""
+    async def models(self, request: HttpRequest) -> Response:
+        """Every model that some backend serves and the caller may use, as OpenAI lists them."""
         fleet = self._parts.fleet
-        cards = [_model_card(pool) for pool in fleet.pools.values()]
+        try:
+            caller = self._parts.gate.caller(request.scope["headers"])
+        except ApiError as error:
+            return self._refused(error)
+        cards = [_model_card(pool) for pool in fleet.pools.values() if caller.allows(pool.model)]
         for alias, model in fleet.aliases.items():
-            if model in fleet.pools and alias not in fleet.pools:
+            usable = model in fleet.pools and alias not in fleet.pools
+            if usable and caller.allows(alias, model):
                 cards.append(_model_card(fleet.pools[model]) | {"id": alias})
         return JSONResponse({"object": "list", "data": cards})
 
@@ -36,7 +41,8 @@ class Pages:
         """One of them."""
         name = request.path_params["model"]
         try:
-            return JSONResponse(_model_card(find_pool(self._parts.fleet, name)) | {"id": name})
+            caller = self._parts.gate.caller(request.scope["headers"])
+            return JSONResponse(_model_card(find_pool(self._parts.fleet, name, caller)) | {"id": name})
         except ApiError as error:
             return self._refused(error)
 
@@ -71,8 +77,7 @@ class Pages:
 
     async def failed(self, request: HttpRequest, raised: Exception) -> Response:  # noqa: ARG002
         """A fault of ours."""
-        message = "the router failed on this request; its log says why"
-        return self._refused(ApiError(500, Code.INTERNAL_ERROR, message))
+        return self._refused(ApiError(500, Code.INTERNAL_ERROR, FAULT))
 
     def _refused(self, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
         self._parts.metrics.refusals.labels(error.code.value).inc()

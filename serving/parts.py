@@ -15,10 +15,18 @@ from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import CalibratedCounter, TokenCounter, TokenizerCounter
 from steersman.predictors.wording import Wording
+from steersman.serving.access.gate import Gate
+from steersman.serving.access.watch import KeyWatch
+from steersman.serving.affinity.affinity import Affinity
+from steersman.serving.affinity.store import HomeStore, MemoryHomes, SharedHomes
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import Searches
 from steersman.serving.health import HealthMonitor
 from steersman.serving.health_report import health_report
+from steersman.serving.limits.limiter import Limiter
+from steersman.serving.limits.memory import MemoryLimits
+from steersman.serving.limits.shared import LeaseRenewal, SharedLimits
+from steersman.serving.limits.store import LimitStore
 from steersman.serving.loops import Clock, ControlLoop, run_loop, step_safely
 from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
@@ -31,14 +39,20 @@ from steersman.serving.recorder import Recorder
 from steersman.serving.refit import RefitLoop
 from steersman.serving.replica_parts import ReplicaParts, profile_of
 from steersman.serving.router import Router
+from steersman.serving.shared.server import SharedServer
 from steersman.serving.silence import SilenceWatch
+from steersman.serving.tls import ListenerTls
 from steersman.serving.trust import Trust
 from steersman.serving.upstream import Upstream
+from steersman.serving.waiting_room import WaitingRoom
 from steersman.serving.workers.board import Seat
 from steersman.serving.workers.pages import WorkerPages
 from steersman.traces.outcome_log import OutcomeLogWriter
 
 logger = logging.getLogger("steersman.serving")
+
+RESPONSES_S = 86_400.0
+"""For so long it is remembered which replica made a response."""
 
 
 @dataclass
@@ -53,6 +67,7 @@ class Parts:
     counter: TokenCounter
     wording: Wording
     router: Router
+    waiting_room: WaitingRoom
     proxy: Proxy
     recorder: Recorder
     upstream: Upstream
@@ -60,6 +75,13 @@ class Parts:
     errors: OnlineErrors
     refit: RefitLoop | None
     log: OutcomeLogWriter | None
+    gate: Gate
+    """Knows the API keys."""
+    limiter: Limiter
+    affinity: Affinity
+    shared: SharedServer | None
+    tls: ListenerTls | None
+    """Towards clients."""
     membership: Membership
     """Has the health checks and scrapers of every replica."""
     each: ReplicaParts
@@ -101,6 +123,8 @@ class Parts:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.searches.close()
                 await self.silence.close()
+                if self.shared is not None:
+                    await self.shared.close()
                 if self.refit is not None:
                     self.refit.close()
                 if self.log is not None:
@@ -122,6 +146,7 @@ class Parts:
         self.upstream.apply(settings.timeouts)
         self.proxy.apply(settings)
         self.fleet.stand_ins = settings.fallback_models
+        self.waiting_room.apply(settings.queue)
         self.each.apply(settings, self.checks)
         self.membership.renew(settings.backends)
         await self.searches.replace(settings.discovery)
@@ -172,7 +197,11 @@ def build_parts(
     past = Past()
     upstream = Upstream(settings.timeouts, settings.limits, clock)
     monitor = HealthMonitor(fleet, metrics, clock)
-    router = Router(fleet, models, past, metrics, clock)
+    shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
+    affinity = _affinity(settings, shared, metrics, clock)
+    router = Router(fleet, models, past, metrics, clock, affinity)
+    waiting_room = WaitingRoom(settings.queue, router, metrics, clock)
+    fleet.eased = waiting_room.eased
     log = _open_log(settings, metrics)
 
     each = ReplicaParts(settings, fleet, monitor, upstream, metrics, clock)
@@ -182,6 +211,16 @@ def build_parts(
     outliers = OutlierWatch(fleet, settings.outliers, metrics)
     bundles = BundleWatch(models, settings.bundle, metrics)
     watches: list[ControlLoop] = [silence, outliers, bundles]
+    gate = Gate()
+    if settings.access.key_file:
+        watches.append(KeyWatch(settings.access, gate, metrics))
+    tls = ListenerTls(settings.tls) if settings.tls.cert_file else None
+    if tls is not None:
+        watches.append(tls)
+    limits: LimitStore = MemoryLimits(clock)
+    if shared is not None:
+        limits = SharedLimits(shared, metrics, clock)
+        watches.append(LeaseRenewal(limits))
     refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
     if refit is not None:
         watches.append(refit)
@@ -194,13 +233,19 @@ def build_parts(
         counter=counter,
         wording=wording,
         router=router,
-        proxy=Proxy(settings, fleet, router, upstream, monitor, metrics, clock),
+        waiting_room=waiting_room,
+        proxy=Proxy(settings, fleet, waiting_room, upstream, monitor, metrics, clock),
         recorder=Recorder(past, counter, wording, metrics, errors, log, clock),
         upstream=upstream,
         monitor=monitor,
         errors=errors,
         refit=refit,
         log=log,
+        gate=gate,
+        limiter=Limiter(limits, metrics),
+        affinity=affinity,
+        shared=shared,
+        tls=tls,
         membership=membership,
         each=each,
         searches=Searches(settings.discovery, membership, metrics, clock),
@@ -209,6 +254,21 @@ def build_parts(
         bundles=bundles,
         watches=watches,
     )
+
+
+def _affinity(
+    settings: RouterSettings, shared: SharedServer | None, metrics: RouterMetrics, clock: Clock
+) -> Affinity:
+    options = settings.affinity
+
+    def homes(timeout_s: float) -> HomeStore:
+        if shared is None:
+            return MemoryHomes(timeout_s, options.most_groups, clock)
+        return SharedHomes(shared, timeout_s, options.most_groups, clock)
+
+    groups = homes(options.timeout_s)
+    metrics.watch_value("affinity_groups", "Groups remembered here", lambda: float(len(groups)))
+    return Affinity(options, groups, homes(RESPONSES_S), metrics, clock)
 
 
 def _open_log(settings: RouterSettings, metrics: RouterMetrics) -> OutcomeLogWriter | None:

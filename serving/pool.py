@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,8 @@ class Fleet:
         """Models that some replica served which is gone."""
         self.settled = True
         """Whether all places where replicas are looked for have been looked at."""
+        self.eased: Callable[[], None] = _nobody_waits
+        """Told whenever a replica may have room that had none."""
         self.block_tokens = block_tokens
         self.prefixes = PrefixIndex([])
         self.replicas: tuple[Replica, ...] = ()
@@ -235,6 +237,7 @@ class Fleet:
     def set_healthy(self, replica: Replica, healthy: bool) -> None:
         """A replica is taken out or brought back; one that went down forgets its prefix cache."""
         L.on_health(self.state, replica.index, healthy)
+        self.eased()
         if not healthy:
             self.prefixes.forget(replica.index)
 
@@ -243,6 +246,7 @@ class Fleet:
         row = self.state[replica.index]
         L.on_scrape(row, now_s, metrics.running, metrics.waiting, metrics.kv_usage)
         replica.adapters = metrics.adapters
+        self.eased()
         capacity = metrics.kv_capacity_tokens
         if capacity > 0.0 and capacity != row[L.KV_CAPACITY_TOKENS]:
             row[L.KV_CAPACITY_TOKENS] = capacity
@@ -270,3 +274,8 @@ class Fleet:
             rows = np.array([replica.index for replica in members], dtype=np.intp)
             pools[model] = Pool(model, members, rows, tuple(replica.id for replica in members))
         self.pools = pools
+        self.eased()
+
+
+def _nobody_waits() -> None:
+    """There is no queue."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import aiohttp
-
 from steersman.serving import headers as H
 from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
@@ -26,9 +24,11 @@ from steersman.serving.pool import Fleet
 from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
 from steersman.serving.retry_after import retry_after_s
-from steersman.serving.router import Route, Router
+from steersman.serving.router import Route
 from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
+from steersman.serving.waiting_room import WaitingRoom
+from steersman.serving.wire.response import Response
 from steersman.traces.schema import Status
 
 _MOST_ERROR_BYTES = 2**20
@@ -41,7 +41,7 @@ class Proxy:
         self,
         settings: RouterSettings,
         fleet: Fleet,
-        router: Router,
+        waiting_room: WaitingRoom,
         upstream: Upstream,
         monitor: HealthMonitor,
         metrics: RouterMetrics,
@@ -49,7 +49,7 @@ class Proxy:
     ) -> None:
         self._settings = settings
         self._fleet = fleet
-        self._router = router
+        self._waiting_room = waiting_room
         self._upstream = upstream
         self._metrics = metrics
         self._clock = clock
@@ -81,7 +81,7 @@ class Proxy:
 
     async def _serve(self, exchange: Exchange) -> None:
         failure: TryElsewhere | None = None
-        while (route := self._next(exchange, failure)) is not None:
+        while (route := await self._next(exchange, failure)) is not None:
             exchange.route = route
             exchange.prepared.excluded[route.decision.choice] = True
             try:
@@ -100,15 +100,17 @@ class Proxy:
         if failure.answer is None:
             raise failure.error
         if failure.doubtful:
+            if not exchange.prepared.excluded.all():
+                raise failure.error  # somebody who cannot be asked now may do better
             exchange.answered = None  # it proves nothing about those who did no better
         # Everybody who was asked said so: the client gets the last one's own words.
         await exchange.send_whole(failure.answer)
 
-    def _next(self, exchange: Exchange, failure: TryElsewhere | None) -> Route | None:
+    async def _next(self, exchange: Exchange, failure: TryElsewhere | None) -> Route | None:
         """Who is asked next; None if nobody can be."""
         while True:
             self._blame.check(exchange)
-            route = self._router.choose(exchange.prepared)
+            route = await self._waiting_room.choose(exchange)
             if route is not None:
                 return route
             down = failure is None or failure.answer is None or failure.answer.status >= 500
@@ -143,14 +145,14 @@ class Proxy:
             Code.NO_HEALTHY_REPLICA,
             f"{why}; try again",
             retry_after_s=min([self._settings.health.interval_s, *resting]),
-            degraded=NOBODY,
+            headers=[(H.DEGRADED_HEADER, NOBODY)],
         )
 
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
         flight = Flight(route, self._fleet)
         breaker = route.replica.standing.breaker
         probes = breaker.enter(self._clock())
-        response: aiohttp.ClientResponse | None = None
+        response: Response | None = None
         route.replica.waiting.add(exchange.leave)
         try:
             response = await self._open(exchange, route)
@@ -171,7 +173,7 @@ class Proxy:
             if probes:
                 breaker.leave()
 
-    async def _open(self, exchange: Exchange, route: Route) -> aiohttp.ClientResponse:
+    async def _open(self, exchange: Exchange, route: Route) -> Response:
         """The replica's answer, up to its headers."""
         timeouts, intake, request = self._settings.timeouts, exchange.intake, exchange.prepared.request
         replica = route.replica
@@ -193,13 +195,11 @@ class Proxy:
             raise await self._turned_away(route, response)
         return response
 
-    async def _turned_away(self, route: Route, response: aiohttp.ClientResponse) -> TryElsewhere:
+    async def _turned_away(self, route: Route, response: Response) -> TryElsewhere:
         """The replica answered a status that is tried elsewhere."""
         self._note_retry_after(route, response)
         try:
-            body = await response.content.read(_MOST_ERROR_BYTES)
-            while not response.content.at_eof() and len(body) < _MOST_ERROR_BYTES:
-                body += await response.content.read(_MOST_ERROR_BYTES - len(body))
+            body = await response.read_up_to(_MOST_ERROR_BYTES)
         except FAILURES as failure:
             return broken(failure)
         finally:
@@ -208,12 +208,12 @@ class Proxy:
         message = f"replica {route.replica.id} answered {response.status}; try again"
         error = ApiError(502, Code.BACKEND_UNREACHABLE, message)
         # With Retry-After a 503 is what 429 is: busy, not broken.
-        busy = response.status == 503 and "retry-after" in response.headers
+        busy = response.status == 503 and bool(response.header(b"retry-after"))
         fault = f"answered {response.status}" if response.status >= 500 and not busy else ""
         return TryElsewhere(f"status_{response.status}", error, answer, fault=fault)
 
-    def _note_retry_after(self, route: Route, response: aiohttp.ClientResponse) -> None:
-        wait_s = retry_after_s(response.headers.get("retry-after", ""))
+    def _note_retry_after(self, route: Route, response: Response) -> None:
+        wait_s = retry_after_s(response.header(b"retry-after"))
         if wait_s is not None:
             rest_s = min(wait_s, self._settings.retries.max_retry_after_s)
             route.replica.resting_until_s = self._clock() + rest_s

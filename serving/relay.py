@@ -6,11 +6,8 @@ made good elsewhere (`TryElsewhere`). After that it can only be reported.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import aiohttp
 
 from steersman.serving import headers as H
 from steersman.serving.config import RouterSettings
@@ -24,6 +21,8 @@ from steersman.serving.rubbish import begins_stream, is_whole_answer
 from steersman.serving.surface import Work
 from steersman.serving.tap import Usage, calls_tool, read_usage
 from steersman.serving.upstream import FAILURES, describe_failure
+from steersman.serving.wire.errors import CannotConnect, ConnectionClosed
+from steersman.serving.wire.response import Response
 from steersman.traces.schema import Status
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class TryElsewhere(Exception):  # noqa: N818 (a signal to the proxy)
 def broken(failure: BaseException) -> TryElsewhere:
     """The connection failed, or ended before the answer began."""
     what = describe_failure(failure)
-    arrived = not isinstance(failure, (aiohttp.ClientConnectorError, TimeoutError))
+    arrived = not isinstance(failure, (CannotConnect, TimeoutError))
     return TryElsewhere(
         "connection",
         unreachable(what),
@@ -102,19 +101,16 @@ class Relay:
     blame: Blame
     clock: Clock
 
-    async def pass_on(
-        self, exchange: Exchange, flight: Flight, response: aiohttp.ClientResponse
-    ) -> None:
+    async def pass_on(self, exchange: Exchange, flight: Flight, response: Response) -> None:
         """Pass on an answer whose headers are here.
 
         Raises:
             TryElsewhere: it broke before anything was sent to the client.
         """
-        chunks = response.content.iter_any()
         if response.content_type == "text/event-stream":
-            await self._stream(exchange, flight, response, chunks)
+            await self._stream(exchange, flight, response)
         else:
-            await self._whole(exchange, flight, response, chunks)
+            await self._whole(exchange, flight, response)
 
     async def break_stream(self, exchange: Exchange, code: Code, what: str) -> None:
         """Tell the client, in the stream's own language, that it ends here."""
@@ -123,41 +119,31 @@ class Relay:
         boundary = exchange.tap.at_boundary
         await exchange.end(stream_error_event(code, f"the answer ended early: {what}", boundary))
 
-    async def _whole(
-        self,
-        exchange: Exchange,
-        flight: Flight,
-        response: aiohttp.ClientResponse,
-        chunks: AsyncIterator[bytes],
-    ) -> None:
+    async def _whole(self, exchange: Exchange, flight: Flight, response: Response) -> None:
         """Not a stream: held until it is complete, so that a break can be made good elsewhere."""
-        body = bytearray()
         try:
-            async for chunk in chunks:
-                body += chunk
-                if len(body) > self.settings.limits.hold_bytes:
-                    break
+            body = await response.read_up_to(self.settings.limits.hold_bytes + 1)
         except FAILURES as failure:
             raise broken(failure) from None
-        answer = Answer(response.status, H.downstream_headers(response.raw_headers), bytes(body))
-        if not response.content.at_eof():
-            await self._rest(exchange, flight, answer, chunks)
+        answer = Answer(response.status, H.downstream_headers(response.raw_headers), body)
+        if not response.at_end:
+            await self._rest(exchange, flight, answer, response)
             return
         if self._may_be_rubbish(exchange, response) and not is_whole_answer(answer.body):
             raise rubbish(answer)
         exchange.called_tool = calls_tool(answer.body)
+        if response.status < 400:
+            exchange.response_id = exchange.tap.response_id(answer.body)
         self._landed(exchange, flight, response.status, read_usage(answer.body))
         await exchange.send_whole(answer)
 
-    async def _rest(
-        self, exchange: Exchange, flight: Flight, held: Answer, chunks: AsyncIterator[bytes]
-    ) -> None:
+    async def _rest(self, exchange: Exchange, flight: Flight, held: Answer, response: Response) -> None:
         """Too large to hold: passed on piece by piece; a break breaks the client's connection."""
         await exchange.start(held.status, held.headers)
         await self._piece(exchange, held.body)
         try:
-            async for chunk in chunks:
-                await self._piece(exchange, chunk)
+            while piece := await response.read_some():
+                await self._piece(exchange, piece)
         except FAILURES as failure:
             exchange.reason = Code.STREAM_BROKEN.value
             what = describe_failure(failure)
@@ -168,26 +154,20 @@ class Relay:
         self._landed(exchange, flight, held.status, None)
         await exchange.end()
 
-    async def _stream(
-        self,
-        exchange: Exchange,
-        flight: Flight,
-        response: aiohttp.ClientResponse,
-        chunks: AsyncIterator[bytes],
-    ) -> None:
+    async def _stream(self, exchange: Exchange, flight: Flight, response: Response) -> None:
         tap, replica = exchange.tap, flight.route.replica
         try:
-            async for chunk in chunks:
+            while piece := await response.read_some():
                 if exchange.first_token_s is None:
-                    if self._may_be_rubbish(exchange, response) and not begins_stream(chunk):
-                        raise rubbish(await self._held(response, chunk, chunks))
+                    if self._may_be_rubbish(exchange, response) and not begins_stream(piece):
+                        raise rubbish(await self._held(response, piece))
                     exchange.first_token_s = self.clock()
                     if response.status < 400:  # how fast it refuses says nothing about its tokens
                         flight.first_token(exchange.first_token_s)
                     await exchange.start(response.status, H.downstream_headers(response.raw_headers))
                 replica.pulse.heard(self.clock())
-                tap.feed(chunk)
-                await self._piece(exchange, chunk)
+                tap.feed(piece)
+                await self._piece(exchange, piece)
         except FAILURES as failure:
             if exchange.first_token_s is None:
                 raise broken(failure) from None
@@ -196,7 +176,7 @@ class Relay:
             await self.break_stream(exchange, Code.STREAM_BROKEN, what)
             return
         if exchange.first_token_s is None:
-            raise broken(aiohttp.ServerDisconnectedError())
+            raise broken(ConnectionClosed())
         if response.status < 400 and not tap.complete:
             # It says so itself, or a crash looked like an end. The client sees what there is to see.
             exchange.end_s = self.clock()
@@ -204,23 +184,20 @@ class Relay:
             exchange.output_tokens = exchange.streamed_tokens
         else:
             exchange.called_tool = tap.called_tool
+            exchange.response_id = tap.response_id()
             self._landed(exchange, flight, response.status, tap.usage())
         await exchange.end()
 
-    def _may_be_rubbish(self, exchange: Exchange, response: aiohttp.ClientResponse) -> bool:
+    def _may_be_rubbish(self, exchange: Exchange, response: Response) -> bool:
         """Whether it might be: it says all is well, and should have generated something."""
         return response.status == 200 and exchange.intake.api.work is Work.GENERATE
 
-    async def _held(
-        self, response: aiohttp.ClientResponse, first: bytes, chunks: AsyncIterator[bytes]
-    ) -> Answer:
+    async def _held(self, response: Response, first: bytes) -> Answer:
         """All of a short answer, to be passed on if nobody has a better one."""
-        body = bytearray(first)
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > _MOST_RUBBISH_BYTES:
-                break
-        return Answer(response.status, H.downstream_headers(response.raw_headers), bytes(body))
+        body = first
+        while len(body) <= _MOST_RUBBISH_BYTES and (piece := await response.read_some()):
+            body += piece
+        return Answer(response.status, H.downstream_headers(response.raw_headers), body)
 
     async def _piece(self, exchange: Exchange, piece: bytes) -> None:
         idle_s, interrupt = self.settings.timeouts.idle_s, exchange.interrupt

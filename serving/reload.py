@@ -16,8 +16,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from steersman.serving.access.settings import AccessSettings
 from steersman.serving.config import OutcomeLogSettings, RefitSettings, RouterSettings
 from steersman.serving.parts import Parts, build_parts
+from steersman.serving.shared.settings import SharedSettings
+from steersman.serving.tls import ListenerTlsSettings
 from steersman.traces.errors import ConfigError
 
 logger = logging.getLogger("steersman.serving")
@@ -38,6 +41,7 @@ LIVE = frozenset(
         "outliers",
         "slow_start",
         "timeouts",
+        "queue",
         "retries",
         "limits",
         "objectives",
@@ -46,6 +50,13 @@ LIVE = frozenset(
 """Sections that take effect at once; all others take a restart."""
 FIXED = {"limits": ("connections_per_replica",)}
 """Keys within them that take a restart all the same."""
+_UNREHEARSED = {
+    "tokenizer": "",
+    "access": AccessSettings(),
+    "shared": SharedSettings(),
+    "tls": ListenerTlsSettings(),
+}
+"""Sections that take a restart, and would have files read that have a watch of their own."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,7 @@ class Reloader:
         wanted = await asyncio.to_thread(self._read)
         settings, needs_restart = merged(parts.settings, wanted)
         changed = tuple(key for key in sorted(LIVE) if differs(key, parts.settings, settings))
-        await asyncio.to_thread(rehearse, settings.model_copy(update={"tokenizer": ""}))
+        await asyncio.to_thread(rehearse, settings.model_copy(update=_UNREHEARSED))
         certificates = await asyncio.to_thread(parts.fleet.read_certificates, settings.backends)
         parts.fleet.take_certificates(certificates)
         await parts.apply(settings)

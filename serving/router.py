@@ -7,6 +7,7 @@ for every retry. The numbers come from the same functions as in the simulator.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -27,6 +28,8 @@ from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.predictors.past import Past
 from steersman.predictors.width import Awaited, Widths
+from steersman.serving.affinity.affinity import Affinity
+from steersman.serving.affinity.group import Group
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -39,6 +42,22 @@ Float32 = NDArray[np.float32]
 _RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
 _RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
 _UNCACHED = REPLICA_INDEX["uncached_tokens"]
+
+
+Room = Callable[[Observation], NDArray[np.bool_]]
+"""Of the candidates of an observation, (n,), those that have room."""
+
+
+class Saturated(Exception):  # noqa: N818 (not an error)
+    """Nobody has room for a request now.
+
+    Args:
+        seen: what was seen of it, with nobody to choose.
+    """
+
+    def __init__(self, seen: Observation) -> None:
+        super().__init__("saturated")
+        self.seen = seen
 
 
 class Deciders(Protocol):
@@ -79,6 +98,8 @@ class Prepared:
     """(n,): replicas that have been tried."""
     spent_s: float
     """Time taken so far, for the metrics."""
+    group: Group | None = None
+    """To which it belongs, if any."""
 
 
 @dataclass(slots=True)
@@ -134,7 +155,9 @@ class Router:
         past: Past,
         metrics: RouterMetrics,
         clock: Clock,
+        affinity: Affinity | None = None,
     ) -> None:
+        self._affinity = affinity
         self._fleet = fleet
         self._deciders = deciders
         self._past = past
@@ -160,8 +183,23 @@ class Router:
         spent_s = perf_counter() - start
         return Prepared(request, pool, features, output_p50, output_p90, output_rank, excluded, spent_s)
 
-    def choose(self, prepared: Prepared) -> Route | None:
-        """Choose a replica that has not been tried; None if there is none."""
+    def _has_to_stay(self, prepared: Prepared, observation: Observation) -> bool:
+        """Whether only one replica can serve it, and may: it would hold up those behind it."""
+        group = prepared.group
+        if group is None or not group.pinned or group.home not in prepared.pool.ids:
+            return False
+        return bool(observation.mask[prepared.pool.ids.index(group.home)])
+
+    def choose(self, prepared: Prepared, room: Room | None = None) -> Route | None:
+        """Choose a replica that has not been tried; None if there is none.
+
+        Args:
+            prepared: the request.
+            room: which of the candidates have room for it; None: all.
+
+        Raises:
+            Saturated: there are candidates, and none has room.
+        """
         start = perf_counter()
         now_s = self._clock()
         if not self._refresh(prepared):
@@ -178,8 +216,16 @@ class Router:
             excluded,
             identity(prepared.request.tenant, prepared.request.session_id),
         )
+        if room is not None and observation.mask.any() and not self._has_to_stay(prepared, observation):
+            observation.mask = room(observation)
+            if not observation.mask.any():
+                prepared.spent_s += perf_counter() - start
+                raise Saturated(observation)
         policy = self._deciders.policy(pool.model)
-        decision = policy.decide(observation)
+        if self._affinity is None or prepared.group is None:
+            decision = policy.decide(observation)
+        else:
+            decision = self._affinity.decide(prepared.group, pool, observation, policy)
         self._count(prepared, decision, perf_counter() - start)
         if decision.choice == NO_CANDIDATE:
             return None

@@ -13,54 +13,27 @@ from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from steersman.serving.admin.listener import admin_listening
 from steersman.serving.config import RouterSettings
-from steersman.serving.errors import ApiError, Code
+from steersman.serving.connection import protocol_of
 from steersman.serving.parts import Parts
 from steersman.serving.reload import Reloaded, Reloader
-from steersman.traces.errors import ConfigError
-
-HTTP_ERROR = ApiError(
-    400, Code.INVALID_HTTP, "this is not a valid HTTP/1.1 request; correct its framing"
-)
+from steersman.serving.sockets import BACKLOG, listen
 
 logger = logging.getLogger("steersman.serving")
 
-KEEP_ALIVE_S = 75
-"""Longer than the 60 s of common load balancers, so that they and not we close idle connections."""
-BACKLOG = 4096
 LAST_TURNS = 25
 """Of 20 ms each, for connections that were taken last to send their request."""
 
 
 def open_socket(settings: RouterSettings) -> socket.socket:
-    """The listening socket.
+    """The public listening socket.
 
     Raises:
         ConfigError: the address is taken, or not this machine's.
     """
-    try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server(
-            (settings.host, settings.port), family=family, backlog=BACKLOG, reuse_port=False
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
-            "give another 'host' or 'port'"
-        ) from None
-
-
-class RouterProtocol(HttpToolsProtocol):
-    """uvicorn's, with OpenAI's errors where there is no request to route."""
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        """What the parser cannot frame is answered, and the connection closed."""
-        head = b"".join(b"%s: %s\r\n" % header for header in HTTP_ERROR.headers)
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"connection: close\r\n\r\n")
-        self.transport.write(HTTP_ERROR.body)
-        self.transport.close()
+    return listen(settings.host, settings.port)
 
 
 class RouterServer(uvicorn.Server):
@@ -125,11 +98,13 @@ def make_server(
 ) -> RouterServer:
     """A server for the router. On SIGTERM it is a lame duck for `timeouts.lame_duck_s`, lets requests
     end for `timeouts.drain_s`, and then cuts them."""
+    tls = app.state.parts.tls
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=RouterProtocol,
+        http=protocol_of(app.state.parts),
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -137,7 +112,6 @@ def make_server(
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
     )
     return RouterServer(config, app.state.parts, on_ready)
 
@@ -151,8 +125,8 @@ async def serve_forever(
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, and drain. SIGHUP has the configuration read again."""
-    host, port = listener.getsockname()[:2]
-    logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    parts = app.state.parts
+    _tell(listener, "listening on", secure=parts.tls is not None)
     reloads: set[asyncio.Task[Reloaded]] = set()
 
     def reload() -> None:
@@ -161,4 +135,13 @@ async def serve_forever(
         task.add_done_callback(reloads.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    await make_server(app, settings, on_ready).serve(sockets=[listener])
+    async with admin_listening(parts, reloader) as admin_port:
+        if admin_port is not None:
+            logger.info("operators are listened to on http://%s:%d", settings.admin.host, admin_port)
+        await make_server(app, settings, on_ready).serve(sockets=[listener])
+
+
+def _tell(listener: socket.socket, what: str, *, secure: bool) -> None:
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if secure else "http"
+    logger.info("%s %s://%s:%d", what, scheme, f"[{host}]" if ":" in host else host, port)

@@ -27,6 +27,8 @@ _ERROR = re.compile(rb'^data: *\{ *"error" *:', re.MULTILINE)
 """How an engine says, in a stream it has begun, that it cannot go on."""
 _USAGE = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
 """Quotes inside a JSON string are escaped, so this is a key and not somebody's text."""
+_RESPONSE_ID = re.compile(rb'(?<!\\)"id"\s*:\s*"(resp[A-Za-z0-9_-]{1,128})"')
+"""A key, as above; what else has an id there (messages, calls) begins otherwise."""
 _PARSED_BYTES = 64 * 2**10
 """A larger answer (embeddings, for the most part) is searched for its usage, not parsed."""
 _OBJECT = json.JSONDecoder()
@@ -72,17 +74,31 @@ class StreamTap:
     @property
     def complete(self) -> bool:
         """Whether the stream ended as OpenAI's do: with `[DONE]`, and no error told before it."""
-        tail = b"".join(self._kept)
-        return b"[DONE]" in tail[-64:] and _ERROR.search(tail) is None
+        tail = self._tail()
+        return b"[DONE]" in tail[-64:] and not (b'"error"' in tail and _ERROR.search(tail))
 
     def usage(self) -> Usage | None:
         """`usage` of the last event that has one, if the backend sent it."""
-        return _last_usage(b"".join(self._kept))
+        return _last_usage(self._tail())
+
+    def response_id(self, document: bytes = b"") -> str:  # noqa: ARG002
+        """The id under which the replica may have stored this answer; '' for none.
+
+        Args:
+            document: the whole answer, if it was not a stream.
+        """
+        return ""
 
     @property
     def called_tool(self) -> bool:
         """Whether the end of the stream says that the answer calls a tool."""
-        return calls_tool(b"".join(self._kept))
+        return calls_tool(self._tail())
+
+    def _tail(self) -> bytes:
+        """What is kept, in one piece."""
+        if len(self._kept) > 1:
+            self._kept = deque((b"".join(self._kept),))
+        return self._kept[0] if self._kept else b""
 
     def estimated_tokens(self, *, chat: bool) -> int:
         """Output tokens where the backend did not say: an event each, but for the first of a chat (the
@@ -92,13 +108,18 @@ class StreamTap:
 
 def calls_tool(answer: bytes) -> bool:
     """Whether an answer, or the end of one, calls a tool."""
-    return any(mark in answer for mark in _TOOL_CALLS)
+    at = answer.rfind(b'"finish_reason"')
+    while at >= 0:
+        if answer.startswith(_TOOL_CALLS, at):
+            return True
+        at = answer.rfind(b'"finish_reason"', 0, at)
+    return False
 
 
 class ResponsesTap(StreamTap):
     """Counts the events of a stream of `/v1/responses`: named events, and no `[DONE]`."""
 
-    __slots__ = ("_edge", "_name")
+    __slots__ = ("_begun", "_edge", "_name")
 
     _MARK = b"\nevent:"
     _LONGEST = 64
@@ -111,15 +132,24 @@ class ResponsesTap(StreamTap):
         super().__init__()
         self._edge = b"\n"
         self._name = b""
+        self._begun = b""
+        """The beginning of the stream, which has the id."""
 
     def feed(self, chunk: bytes) -> None:
         """Another piece passes; pieces may be cut anywhere."""
         super().feed(chunk)
+        if len(self._begun) < _KEPT_BYTES:
+            self._begun += chunk[:_KEPT_BYTES]
         seen = self._edge + chunk
         _, mark, line = seen.rpartition(self._MARK)
         if mark and b"\n" in line:
             self._name = line.partition(b"\n")[0].strip()
         self._edge = seen[-self._LONGEST :]
+
+    def response_id(self, document: bytes = b"") -> str:
+        """In the first event of a stream, or near the beginning of a whole answer."""
+        match = _RESPONSE_ID.search(document or self._begun)
+        return match[1].decode() if match else ""
 
     @property
     def complete(self) -> bool:
@@ -144,16 +174,23 @@ def read_usage(document: bytes) -> Usage | None:
 
 def _last_usage(tail: bytes) -> Usage | None:
     """The last `usage` object in the end of an answer, which need not begin with whole JSON."""
-    for match in reversed(list(_USAGE.finditer(tail))):
-        try:
-            text = tail[match.end() : match.end() + _KEPT_BYTES].decode("utf-8", "replace")
-            parsed, _ = _OBJECT.raw_decode(text)
-        except (ValueError, RecursionError):
-            continue
-        usage = _counts(parsed)
+    at = tail.rfind(b'"usage"')
+    while at >= 0:
+        match = _USAGE.match(tail, at)
+        usage = _counts(_object_at(tail, match.end())) if match else None
         if usage is not None:
             return usage
+        at = tail.rfind(b'"usage"', 0, at)
     return None
+
+
+def _object_at(text: bytes, start: int) -> Any:
+    """The JSON object that begins there; None if that is none."""
+    try:
+        parsed, _ = _OBJECT.raw_decode(text[start : start + _KEPT_BYTES].decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return parsed
 
 
 def _counts(usage: Any) -> Usage | None:

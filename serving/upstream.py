@@ -1,28 +1,46 @@
-"""The connections to the replicas: one pooled client session for everything the router sends."""
+"""The way to the replicas: one pool of connections for everything the router sends."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
 
-import aiohttp
 from yarl import URL
 
 from steersman.serving.config import LimitSettings, TimeoutSettings
 from steersman.serving.loops import Clock
+from steersman.serving.wire.connections import Connections, Origin
+from steersman.serving.wire.errors import WireError
+from steersman.serving.wire.response import Response
 from steersman.traces.errors import BackendError
 
 if TYPE_CHECKING:
     from steersman.serving.replica import Replica
 
-_NO_AUTO_HEADERS = ("user-agent", "accept", "accept-encoding", "content-type")
-FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
-"""What a connection to a replica may raise (ValueError: an answer that is not HTTP)."""
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+FAILURES = (WireError, OSError, TimeoutError)
+"""What a connection to a replica may raise."""
 MAX_PAGE_BYTES = 8 * 2**20
 """Of a metrics page or a model list."""
+KEEPALIVE_S = 4.0
+"""Under the 5 s after which uvicorn, and so most engines, close an idle connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A replica's URL, taken apart once."""
+
+    origin: Origin
+    host: bytes
+    """For the Host header."""
+    prefix: bytes
+    """Of every path."""
 
 
 class Upstream:
@@ -36,34 +54,18 @@ class Upstream:
         self, timeouts: TimeoutSettings, limits: LimitSettings, clock: Clock = time.monotonic
     ) -> None:
         self._clock = clock
-        self._limits = limits
         self.apply(timeouts)
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[tuple[str, str], URL] = {}
+        self._connections = Connections(
+            keepalive_s=KEEPALIVE_S, per_origin=limits.connections_per_replica
+        )
+        self._targets: WeakKeyDictionary[Replica, _Target] = WeakKeyDictionary()
 
     def apply(self, timeouts: TimeoutSettings) -> None:
         """These count for what is sent from now on."""
         self._timeouts = timeouts
-        self._usual = self._timeout(timeouts.connect_s)
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(
-            limit=0,
-            limit_per_host=self._limits.connections_per_replica,
-            # Under the 5 s after which uvicorn, and so most engines, close an idle connection.
-            keepalive_timeout=4.0,
-            ttl_dns_cache=30,
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            read_bufsize=2**18,
-            skip_auto_headers=_NO_AUTO_HEADERS,
-            max_line_size=2**15,
-            max_field_size=2**15,
-            trust_env=False,
-        )
+        await self._connections.__aenter__()
         return self
 
     async def __aexit__(
@@ -72,28 +74,22 @@ class Upstream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.__aexit__(kind, error, trace)
 
-    async def post(
-        self, replica: Replica, path: str, body: bytes, headers: Sequence[tuple[str, str]]
-    ) -> aiohttp.ClientResponse:
+    async def post(self, replica: Replica, path: str, body: bytes, headers: RawHeaders) -> Response:
         """Send a request; returns once the replica's response headers are here.
 
         Args:
             replica: where to.
             path: path and query, already encoded.
             body: sent as it is.
-            headers: sent as they are.
+            headers: sent as they are, but for those that frame the message, which are added.
 
         Raises:
             One of FAILURES; `describe_failure` puts it in words.
         """
-        response = await self._open.post(
-            self._url(replica.url, path), data=body, headers=headers, **self._way_to(replica)
-        )
-        replica.pulse.heard(self._clock())
-        return response
+        framed = [*headers, (b"content-length", b"%d" % len(body))]
+        return await self._ask(replica, b"POST", path, framed, body)
 
     async def get(self, replica: Replica, path: str, *, timeout_s: float) -> bytes:
         """Fetch a small page.
@@ -101,69 +97,75 @@ class Upstream:
         Raises:
             BackendError: unreachable, too slow, too large, or not 2xx.
         """
-        headers = {"authorization": replica.authorization} if replica.authorization else {}
+        headers = [(b"accept", b"*/*"), (b"accept-encoding", b"identity")]
+        if replica.authorization:
+            headers.append((b"authorization", replica.authorization.encode()))
         replica.pulse.asked(self._clock())
+        response: Response | None = None
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._open.get(
-                    self._url(replica.url, path), headers=headers, **self._way_to(replica)
-                ) as response,
-            ):
-                replica.pulse.heard(self._clock())
-                page = await response.content.read(MAX_PAGE_BYTES + 1)
-                while not response.content.at_eof() and len(page) <= MAX_PAGE_BYTES:
-                    page += await response.content.read(MAX_PAGE_BYTES + 1 - len(page))
+            async with asyncio.timeout(timeout_s):
+                response = await self._ask(replica, b"GET", path, headers, b"")
+                page = await response.read_up_to(MAX_PAGE_BYTES + 1)
         except FAILURES as error:
             where = f"{replica.url}{path}"
             raise BackendError(f"{where}: {describe_failure(error)}; is the backend running?") from None
+        finally:
+            if response is not None:
+                response.close()
         if not 200 <= response.status < 300:
             raise BackendError(f"{replica.url}{path}: answered {response.status}, expected 200")
         if len(page) > MAX_PAGE_BYTES:
             raise BackendError(f"{replica.url}{path}: answered more than {MAX_PAGE_BYTES} bytes")
         return page
 
-    def _way_to(self, replica: Replica) -> dict[str, Any]:
-        """How this replica is reached, where that is not as everywhere."""
-        way: dict[str, Any] = {"allow_redirects": False, "timeout": self._usual}
-        if replica.tls is not None:
-            way |= {"ssl": replica.tls, "server_hostname": replica.server_name}
-        if replica.settings.connect_s is not None:
-            way["timeout"] = self._timeout(replica.settings.connect_s)
-        return way
+    async def _ask(
+        self, replica: Replica, method: bytes, path: str, headers: RawHeaders, body: bytes
+    ) -> Response:
+        target = self._targets.get(replica)
+        if target is None or target.origin.tls is not replica.tls:  # its certificates were read anew
+            target = self._targets[replica] = _target_of(replica)
+        head = request_head(method, target.prefix + path.encode("latin-1"), target.host, headers)
+        connect_s = replica.settings.connect_s or self._timeouts.connect_s
+        connection = await self._connections.get(target.origin, connect_s)
+        response = connection.ask(head, body)
+        try:
+            await response.headers()
+        except BaseException:
+            response.close()
+            raise
+        replica.pulse.heard(self._clock())
+        return response
 
-    def _timeout(self, connect_s: float) -> aiohttp.ClientTimeout:
-        # Without a limit on connections, getting one is resolving, connecting and securing it.
-        limited = self._limits.connections_per_replica > 0
-        return aiohttp.ClientTimeout(
-            total=None, connect=None if limited else connect_s, sock_connect=connect_s
-        )
 
-    @property
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            raise RuntimeError("enter the Upstream before using it")
-        return self._session
+def request_head(method: bytes, target: bytes, host: bytes, headers: RawHeaders) -> bytes:
+    """The bytes of a request before its body.
 
-    def _url(self, base: str, path: str) -> URL:
-        url = self._urls.get((base, path))
-        if url is None:
-            url = URL(base + path, encoded=True)
-            if "?" not in path:
-                self._urls[base, path] = url
-        return url
+    Raises:
+        ValueError: something in it would break a line.
+    """
+    lines = [b"%b %b HTTP/1.1" % (method, target), b"host: %b" % host]
+    lines += [b"%b: %b" % header for header in headers]
+    head = b"\r\n".join(lines)
+    if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1 or b"\0" in head:
+        raise ValueError("a header or the path has a line break in it")
+    return head + b"\r\n\r\n"
+
+
+def _target_of(replica: Replica) -> _Target:
+    url = URL(replica.url)
+    host = url.raw_host or ""
+    server_name = replica.server_name or host
+    origin = Origin(host, url.port or 80, replica.tls, server_name)
+    shown = f"[{host}]" if ":" in host else host
+    if not url.is_default_port():
+        shown = f"{shown}:{origin.port}"
+    return _Target(origin, shown.encode(), url.raw_path.rstrip("/").encode())
 
 
 def describe_failure(error: BaseException) -> str:
-    """A client-side failure in a few words, without addresses or headers."""
+    """A failure of a connection in a few words, without addresses or headers."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its host name cannot be resolved"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"cannot connect ({error.strerror or error.os_error})"
-    if isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)):
-        return "it closed the connection"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "its answer broke off"
+    if isinstance(error, WireError):
+        return str(error)
     return f"{type(error).__name__}"

@@ -248,6 +248,19 @@ class Observation:
             self.at_s[i, ...],
         )
 
+    def rows(self, rows: NDArray[np.int64], n: int) -> Observation:
+        """Some of a batch, each with its first n candidates: copies, or itself if that is all."""
+        if len(rows) == len(self.mask) and n == self.mask.shape[1]:
+            return self
+        return Observation(
+            self.replicas[rows, :n],
+            self.request[rows],
+            self.pool[rows],
+            self.mask[rows, :n],
+            self.identity[rows],
+            self.at_s[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -395,6 +408,8 @@ class Conditions:
     priority_preemption: bool = False
     """Whether waiting requests of a higher class preempt what runs, where slots or memory are short.
     False is vLLM's `--scheduling-policy priority`: order in the queue and choice of whom to preempt."""
+    priority_scheduling: bool = True
+    """Whether engines look at priorities at all; False is vLLM's default, `--scheduling-policy fcfs`."""
     adapters: Adapters | None = None
     """None: adapters cost nothing."""
     sharing: tuple[SharedGpu, ...] = ()

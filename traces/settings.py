@@ -16,6 +16,12 @@ CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
 """The configurations that ship with Steersman (the `configs/` folder, or its copy in a wheel)."""
 
 
+_SECRET_KEY = re.compile(r"(^|[._])(hash|password|secret|token|api_key)$")
+"""Keys whose values are never shown."""
+_SECRET = re.compile(r"\b(sk|hf|ghp|glpat)[-_][A-Za-z0-9_-]{8,}")
+"""What looks like somebody's API key, in whatever place."""
+
+
 class Settings(BaseModel):
     """Base of every configuration model: unknown keys and infinite numbers are errors, values frozen."""
 
@@ -77,9 +83,14 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:
         return f"{message}{more}"  # about keys together: the value would be the whole file
-    # A password in a URL must not get into a log by way of an error message.
-    shown = re.sub(r"//[^/@]*@", "//…@", repr(first["input"]))
-    return f"'{key}' = {shown}: {message}{more}"
+    return f"'{key}' = {_shown(first['input'], key)}: {message}{more}"
+
+
+def _shown(value: Any, key: str) -> str:
+    """A value for people: a secret must not get into a log by way of an error message."""
+    if _SECRET_KEY.search(key):
+        return "…"
+    return _SECRET.sub("…", re.sub(r"//[^/@]*@", "//…@", repr(value)))
 
 
 def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[str]:

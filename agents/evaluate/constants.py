@@ -29,6 +29,7 @@ class TunedSettings(Settings):
     loads: list[float] = Field(description="Loads of the episodes of one evaluation.")
     seed: int = Field(description="Of the search.")
     commit: str = Field(default="", description="Source that was tuned.")
+    bundle: str = Field(default="", description="Trained models that predicted; empty: the rules did.")
     command: str = Field(description="What finds them again.")
 
 

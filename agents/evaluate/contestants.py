@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from steersman.agents.evaluate.constants import ALL, load_tuned
+from steersman.agents.evaluate.factories import Contestant, PerScenario, PolicyFactory, policy_factory
 from steersman.agents.evaluate.references import Reference
-from steersman.agents.evaluate.run import Contestant, PerScenario, PolicyFactory, policy_factory
 from steersman.agents.guard import Clock, Guard, GuardSettings
 from steersman.agents.learned.served import LearnedPolicy
+from steersman.agents.learned.shipped import load_shipped
 from steersman.agents.policy import Policy
 from steersman.predictors.bundle import Bundle, load_bundle
 from steersman.predictors.latency import LatencyModel, LatencyPredictor
@@ -27,14 +28,15 @@ _ONCE = ":tuned-once"
 def contestants(
     names: Sequence[str], bundle: Bundle | None = None, guard: GuardSettings | None = None
 ) -> dict[str, Contestant]:
-    """Factories in the order of the names; `learned` is the bundle's policy, always guarded.
+    """Factories in the order of the names; `learned` is the bundle's policy, always guarded; without a
+    bundle, the one that ships with Steersman.
 
     The names of the references (`clairvoyant-lengths`, `clairvoyant-lookahead`) are known too, and
     `NAME:tuned` and `NAME:tuned-once` are a policy with the constants found for each scenario, or for
     all together (`configs/policies/tuned/`).
 
     Raises:
-        ConfigError: an unknown name, a name twice, or `learned` without a bundle.
+        ConfigError: an unknown name, or a name twice.
         ArtifactError: the bundle's policy cannot be served.
     """
     factories: dict[str, Contestant] = {}
@@ -51,10 +53,8 @@ def contestants(
             factories[name] = _tuned(name.removesuffix(_ONCE), latency, ALL)
         elif name != LEARNED:
             factories[name] = policy_factory(name, latency=latency)
-        elif bundle is None:
-            raise ConfigError("policy 'learned' needs a model; give the bundle's directory (--bundle)")
         else:
-            factories[name] = guarded_factory(bundle, guard or GuardSettings())
+            factories[name] = guarded_factory(bundle or load_shipped(), guard or GuardSettings())
     return factories
 
 

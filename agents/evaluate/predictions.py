@@ -9,7 +9,7 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.evaluate.run import Protocol, course
+from steersman.agents.evaluate.course import Protocol, course
 from steersman.agents.fit.as_served import as_served
 from steersman.agents.fit.calibration import Calibration, calibration
 from steersman.agents.policies import make_policy

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steersman.agents.evaluate.run import Contestant, Protocol, evaluate, run_count
+from steersman.agents.evaluate.course import Protocol
+from steersman.agents.evaluate.factories import Contestant
+from steersman.agents.evaluate.run import evaluate, run_count
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength, LengthPredictor
@@ -28,6 +30,9 @@ SLOW_SCENARIOS = ("agents", "long")
 """Of few and heavy requests: 1 500 instead of 5 000 are counted."""
 SEEDS, SEEDS_AT_THE_EDGE = 5, 20
 """At loads below 95 %, and from there on."""
+REPLICA_SCENARIOS = ("homogeneous", "mixed")
+"""Those whose pools are resized to count the replicas needed, at the rate that saturates them as they
+are."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,30 @@ def quick(length: LengthPredictor | None = None) -> list[Part]:
     return [Part(load_scenario(name), protocol) for name in QUICK_SCENARIOS]
 
 
+def apart(length: LengthPredictor | None = None, *, brief: bool = False) -> list[Part]:
+    """The cells at 40, 105 and 120 % load, which are reported apart; `brief`: as `quick`."""
+    if brief:
+        return [
+            replace(part, protocol=replace(part.protocol, loads=(0.4, 1.05, 1.2)))
+            for part in quick(length)
+        ]
+    standard = full(length)
+    return [
+        replace(part, protocol=replace(part.protocol, loads=(1.05, 1.2) if is_edge else (0.4,)))
+        for part, is_edge in ((part, max(part.protocol.loads) >= 0.95) for part in standard)
+    ]
+
+
+def replica_pools(length: LengthPredictor | None = None, *, brief: bool = False) -> list[Part]:
+    """Where the replicas for equal goodput are counted; `brief`: 3 seeds and 3 000 requests."""
+    chosen = quick(length) if brief else full(length)
+    parts = {part.scenario.name: part for part in reversed(chosen)}
+    return [
+        replace(parts[name], protocol=replace(parts[name].protocol, loads=(1.0,)))
+        for name in REPLICA_SCENARIOS
+    ]
+
+
 def clairvoyant(length: LengthPredictor | None = None, *, seeds: int = 8) -> list[Part]:
     """The cells in which the clairvoyant references are run: 600 requests, eight episodes."""
     protocol = Protocol(
@@ -82,11 +111,13 @@ def evaluate_parts(
     contestants: Mapping[str, Contestant],
     parts: Sequence[Part],
     *,
+    jobs: int = 1,
     on_progress: Callable[[float], None] | None = None,
 ) -> EvaluationTable:
     """All parts in one table; see `evaluate`."""
     tables = [
-        evaluate(contestants, [part.scenario], part.protocol, on_progress=on_progress) for part in parts
+        evaluate(contestants, [part.scenario], part.protocol, jobs=jobs, on_progress=on_progress)
+        for part in parts
     ]
     return EvaluationTable(tuple(run for table in tables for run in table.runs))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +18,12 @@ from steersman.agents.evaluate.statistics import (
     paired_ratio,
 )
 from steersman.traces.errors import ConfigError
+
+USUAL_LOADS = (0.5, 1.0)
+"""Cells with loads from here to there are summed up together; idle and overloaded ones apart, load by
+load: there other things matter, and their ratios would drown the others'."""
+
+USUAL = "usual loads"
 
 
 class Cell(NamedTuple):
@@ -58,6 +64,23 @@ class EvaluationTable:
         """In the order they were first run."""
         return tuple(dict.fromkeys(run.cell for run in self.runs))
 
+    def groups(self) -> dict[str, list[Cell]]:
+        """The cells that are summed up together, by what the sum is called."""
+        least, most = USUAL_LOADS
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            usual = least <= cell.load <= most
+            found.setdefault(USUAL if usual else f"{cell.load:.0%} load", []).append(cell)
+        return found if len(found) > 1 else {"all cells": list(self.cells)}
+
+    def only(self, cells: Collection[Cell]) -> EvaluationTable:
+        """The runs in these cells."""
+        return EvaluationTable(tuple(run for run in self.runs if run.cell in cells))
+
+    def usual(self) -> EvaluationTable:
+        """The runs that are summed up together: at usual loads, or all where there are none such."""
+        return self.only(self.groups().get(USUAL, self.cells))
+
     def by_seed(self, policy: str, cell: Cell, figure: str = "j") -> NDArray[np.float64]:
         """A figure of a policy in a cell, one per seed in ascending order, (seeds,)."""
         chosen = [run for run in self.runs if run.policy == policy and run.cell == cell]
@@ -93,6 +116,16 @@ class EvaluationTable:
         """Which of these has the least mean of a figure in a cell."""
         return min(policies, key=lambda policy: self.mean(policy, cell, figure))
 
+    def ranked(self, policies: Sequence[str], figure: str = "j") -> list[str]:
+        """These by the mean log of a figure over all cells, the least first."""
+
+        def mean_log(policy: str) -> float:
+            return float(
+                np.mean([np.log(self.by_seed(policy, cell, figure)).mean() for cell in self.cells])
+            )
+
+        return sorted(policies, key=mean_log)
+
     def _pairs(
         self, policy: str, baseline: str, figure: str, cells: Sequence[Cell] | None
     ) -> dict[Cell, tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -116,12 +149,14 @@ class EvaluationTable:
     def rows(
         self, baseline: str, policies: Sequence[str] | None = None, *, figure: str = "j"
     ) -> list[dict[str, Any]]:
-        """Ratios of a figure for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`."""
+        """Ratios of a figure for a benchmark file: `{"name", "value", "lo", "hi", "unit", "note"}`, over
+        each of `groups` and in each cell."""
         rows = []
         for policy in self.policies if policies is None else policies:
             if policy == baseline:
                 continue
-            for cells, where in [(None, "all cells"), *(([cell], str(cell)) for cell in self.cells)]:
+            groups = [(cells, where) for where, cells in self.groups().items()]
+            for cells, where in [*groups, *(([cell], str(cell)) for cell in self.cells)]:
                 ratio = self.ratio(policy, baseline, figure=figure, cells=cells)
                 rows.append(
                     {

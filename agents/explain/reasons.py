@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from steersman.agents.affinity import AFFINITY
 from steersman.agents.explain.candidate import Candidate
 from steersman.agents.guard.settings import FallbackReason
 from steersman.agents.policy import NO_CANDIDATE
@@ -106,6 +107,11 @@ def _who(
 
 def _rule(decision: Decision, chosen: Candidate, second: Candidate) -> str:
     """Scores, or that there are none."""
+    if decision.policy == AFFINITY:
+        return (
+            f"{chosen.replica} is where this request's group is at home, and was not overloaded; "
+            f"by marginal cost the best other was {second.replica}."
+        )
     if chosen.score is None or second.score is None:
         return (
             f"{decision.policy} goes by a rule of its own, without scores; "

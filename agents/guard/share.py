@@ -6,49 +6,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.traces.schema import Observation
 
 _DECODE_BASE = REPLICA_INDEX["decode_base_s"]
 _PREFILL_TOKEN = REPLICA_INDEX["prefill_token_s"]
+_LEAST = np.float32(1e-12)
 
 
 class ShareWindow:
     """How often each replica was chosen among the last `size` decisions."""
 
     def __init__(self, size: int) -> None:
-        self._ring: NDArray[np.int64] = np.full(size, -1, dtype=np.int64)
+        # Lists: one number in, one number out is what arrays are slow at.
+        self._ring = [-1] * size
         self._next = 0
-        self.counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._counts: list[int] = []
         self.filled = 0
 
     def record(self, choice: int, replicas: int) -> None:
         """One more decision; the memory starts anew when the number of replicas changes."""
-        if len(self.counts) != replicas:
-            self._ring.fill(-1)
-            self.counts = np.zeros(replicas, dtype=np.int64)
+        if len(self._counts) != replicas:
+            self._ring = [-1] * len(self._ring)
+            self._counts = [0] * replicas
             self.filled = 0
-        oldest = int(self._ring[self._next])
+        oldest = self._ring[self._next]
         if oldest >= 0:
-            self.counts[oldest] -= 1
+            self._counts[oldest] -= 1
         else:
             self.filled += 1
         self._ring[self._next] = choice
-        self.counts[choice] += 1
+        self._counts[choice] += 1
         self._next = (self._next + 1) % len(self._ring)
 
     def share(self, replica: int) -> float:
         """Share of the remembered decisions that chose a replica; 0 before the first."""
-        if not self.filled or replica >= len(self.counts):
+        if not self.filled or replica >= len(self._counts):
             return 0.0
-        return float(self.counts[replica]) / self.filled
+        return self._counts[replica] / self.filled
 
 
-def fair_share(observation: Observation) -> NDArray[np.float32]:
-    """Share of the allowed candidates' capacity that each has, (n,); 0 where not allowed.
+def fair_share(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Share of the candidates' capacity that each has, (n,).
 
     Capacity is the geometric mean of prefill and decode speed.
+
+    Args:
+        rows: (n, len(REPLICA_FEATURES)), of whom the mask allows.
     """
-    cost = observation.replicas[:, _PREFILL_TOKEN] * observation.replicas[:, _DECODE_BASE]
-    speed = np.where(observation.mask, 1.0 / np.sqrt(np.maximum(cost, 1e-12)), 0.0)
-    share: NDArray[np.float32] = (speed / speed.sum()).astype(np.float32)
+    cost = rows[:, _PREFILL_TOKEN] * rows[:, _DECODE_BASE]
+    speed = 1.0 / np.sqrt(np.maximum(cost, _LEAST))
+    share: NDArray[np.float32] = speed / speed.sum()
     return share

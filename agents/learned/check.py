@@ -6,22 +6,25 @@ and draws the curve. What is claimed in the end comes from `agents/evaluate`, on
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.learned.config import CheckSettings
+from steersman.agents.learned.counterfactual import PARTS
 from steersman.agents.learned.export import head_logits
+from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
 from steersman.env.vector import ClusterBatch
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.length import LengthPredictor
-from steersman.traces.schema import Observation, Scenario
-from steersman.traces.trace import Trace
+from steersman.traces.schema import Observation
 
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 CHECK_SEED = 77_000
@@ -33,6 +36,7 @@ class Check:
     """Ratio of mean costs, policy over marginal cost: exp of the mean log ratio over the runs."""
 
     ratio: float
+    by_ground: tuple[float, ...]
     by_run: tuple[float, ...]
 
 
@@ -40,50 +44,79 @@ class Checker:
     """Runs the same arrivals under marginal cost once, and under the policy whenever asked.
 
     Args:
-        source: the tuning part of the trace.
-        settings: loads, seeds and requests.
+        grounds: scenarios, and the tuning parts of their traces.
+        settings: loads, seeds and requests, the same for all.
+        jobs: processes; the result is the same whatever their number.
     """
 
     def __init__(
         self,
-        scenario: Scenario,
-        source: Trace,
+        grounds: Sequence[Ground],
         length: LengthPredictor,
         settings: CheckSettings,
+        *,
+        jobs: int = 1,
     ) -> None:
-        self._clusters: list[Cluster] = []
-        for load in settings.loads:
-            duration_s = settings.requests / (load * saturation_of(scenario, "tune"))
-            for seed in range(CHECK_SEED, CHECK_SEED + settings.seeds):
-                trace = make_trace(
-                    scenario, seed, duration_s=duration_s, load=load, split="tune", source=source
-                )
-                self._clusters.append(
-                    Cluster(
-                        scenario.replicas,
-                        trace,
-                        output_quantiles=output_quantiles(trace, length),
-                        staleness=scenario.staleness,
-                        prefix_cache=scenario.prefix_cache,
-                        seed=seed,
-                    )
-                )
+        self._jobs = jobs
+        self._grounds = len(grounds)
+        self._settling = settings.settling
+        self._clusters = [
+            cluster for ground in grounds for cluster in _clusters(ground, length, settings)
+        ]
         self._baseline = self._play(None)
 
     def check(self, network: RoutingNetwork) -> Check:
         """Compare the network, acting greedily, with marginal cost."""
         ratios = np.log(self._play(network) / self._baseline)
-        return Check(float(np.exp(ratios.mean())), tuple(np.exp(ratios).tolist()))
+        by_ground = np.exp(ratios.reshape(self._grounds, -1).mean(axis=1))
+        return Check(
+            float(np.exp(ratios.mean())), tuple(by_ground.tolist()), tuple(np.exp(ratios).tolist())
+        )
 
     def _play(self, network: RoutingNetwork | None) -> NDArray[np.float64]:
-        """Total cost of each run, with all work drained."""
-        batch = ClusterBatch([cluster.clone() for cluster in self._clusters])
-        while (batch.next_requests() >= 0).any():
+        """Cost of each run after it has settled, with all work drained."""
+        runs = np.array_split(np.arange(len(self._clusters)), min(PARTS, len(self._clusters)))
+
+        def task(part: NDArray[np.int64]) -> Task[NDArray[np.float64]]:
+            return lambda _: self._play_part([self._clusters[i] for i in part], network)
+
+        return np.concatenate(spread([task(part) for part in runs], self._jobs, lambda _: None))
+
+    def _play_part(
+        self, clusters: Sequence[Cluster], network: RoutingNetwork | None
+    ) -> NDArray[np.float64]:
+        batch = ClusterBatch([cluster.clone() for cluster in clusters])
+        left = np.array([int(self._settling * len(cluster.trace)) for cluster in clusters])
+        before = np.zeros(len(batch))
+        while ((rows := batch.next_requests()) >= 0).any():
+            left -= rows >= 0
+            if (left == 0).any():
+                before[left == 0] = batch.cost_accrued[left == 0]
+                left[left == 0] = -1
             seen = batch.observe()
             batch.dispatch(_choices(network, seen), seen)
         for i in range(len(batch)):
             batch.finish(i)
-        return batch.cost_accrued
+        return batch.cost_accrued - before
+
+
+def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) -> Iterator[Cluster]:
+    scenario = ground.scenario
+    for load in settings.loads:
+        least_s = settings.reuse_run_s if ground.reuses else settings.run_s
+        duration_s = max(settings.requests / (load * saturation_of(scenario, "tune")), least_s)
+        for seed in range(CHECK_SEED, CHECK_SEED + settings.seeds):
+            trace = make_trace(
+                scenario, seed, duration_s=duration_s, load=load, split="tune", source=ground.tuning
+            )
+            yield Cluster(
+                scenario.replicas,
+                trace,
+                output_quantiles=output_quantiles(trace, length),
+                staleness=scenario.staleness,
+                prefix_cache=scenario.prefix_cache,
+                seed=seed,
+            )
 
 
 def _choices(network: RoutingNetwork | None, seen: Observation) -> NDArray[np.int64]:

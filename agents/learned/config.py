@@ -55,7 +55,18 @@ class PracticeSettings(Settings):
     scrape_interval_s: Bounds = Field(
         (0.1, 2.0), description="age of the engines' metrics, drawn log-uniformly"
     )
-    episode_requests: int = Field(800, ge=20, description="decisions in one episode of a cluster")
+    episode_requests: int = Field(
+        800, ge=20, description="decisions in one episode of a cluster, at least"
+    )
+    episode_s: float = Field(
+        45.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
+    )
+    reuse_episode_s: float = Field(
+        150.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
+    )
+    most_requests: int = Field(
+        5000, ge=20, description="decisions in one episode at most, whatever its length"
+    )
     scenario_share: float = Field(
         0.5, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
     )
@@ -88,18 +99,33 @@ class PPOSettings(Settings):
 class CounterfactualSettings(Settings):
     """All-action improvement on what every choice would have cost (`counterfactual.py`)."""
 
-    clusters: int = Field(48, ge=1, le=1024, description="clusters practised on in a round")
-    stride: int = Field(10, ge=1, description="every how many decisions one is asked about")
+    rounds: int | None = Field(
+        None, ge=1, description="rounds at most; null: as many as the budget has time for"
+    )
+    clusters: int = Field(32, ge=1, le=1024, description="clusters practised on in a round")
+    states: int = Field(250, ge=1, description="decisions of each cluster that are asked about")
+    settling: float = Field(
+        0.35, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
+    )
+    miss_spread: float = Field(
+        0.08,
+        ge=0,
+        description="width of the step at which a latency misses its service level, in the logarithm; "
+        "0: none, and flips of single requests drown what a choice costs",
+    )
     horizon_s: float = Field(
         10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
     )
-    random_shares: tuple[float, ...] = Field(
-        (0.02, 0.1, 0.3), min_length=1, description="shares of random actions, one drawn per cluster"
+    reuse_horizon_s: float = Field(
+        30.0, gt=0, description="the same where engines cache prefixes, whose loss is felt late"
     )
-    epochs: int = Field(5, ge=1, description="passes over all states known after each round")
-    last_epochs: int = Field(15, ge=1, description="passes over all states at the end")
+    random_shares: tuple[float, ...] = Field(
+        (0.0, 0.05, 0.15), min_length=1, description="shares of random actions, one drawn per cluster"
+    )
+    epochs: int = Field(3, ge=1, description="passes over all states known after each round")
+    last_epochs: int = Field(6, ge=1, description="passes over all states at the end")
     minibatch: int = Field(512, ge=16, description="states per gradient step")
-    learning_rate: float = Field(3e-3, gt=0, description="Adam's step at the start of each round")
+    learning_rate: float = Field(2e-3, gt=0, description="Adam's step at the start of each round")
     head_share: float = Field(
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )
@@ -112,10 +138,15 @@ class CheckSettings(Settings):
     """Comparisons with marginal cost on the way, on the tuning part of the trace (`check.py`)."""
 
     loads: tuple[float, ...] = Field(
-        (0.7, 0.95), min_length=1, description="arrival rates over saturation"
+        (0.8, 0.95), min_length=1, description="arrival rates over saturation"
     )
-    seeds: int = Field(4, ge=1, description="runs per load")
-    requests: int = Field(800, ge=20, description="arrivals per run")
+    seeds: int = Field(2, ge=1, description="runs per load")
+    requests: int = Field(800, ge=20, description="arrivals per run, at least")
+    run_s: float = Field(60.0, ge=0, description="length of a run, at least")
+    reuse_run_s: float = Field(150.0, ge=0, description="the same where prompts share prefixes")
+    settling: float = Field(
+        0.25, ge=0, lt=1, description="share of a run's arrivals, from its start, that is not counted"
+    )
 
 
 class PolicySettings(Settings):

@@ -21,19 +21,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 from steersman.agents.learned.config import CounterfactualSettings
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.practice import Practice
+from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.counterfactual import added_costs
 from steersman.env.memory import Memory
 from steersman.env.vector import ClusterBatch
 from steersman.traces.schema import Observation
 
-SLOTS = 1024
-"""Room for requests in flight, in practice and in the futures that are played."""
+SPARE_SLOTS = 64
+"""Room for requests in flight beyond what practice needed, in the futures that are played."""
+PARTS = 2
+"""Of a round, each practised in lockstep and in one process."""
 LEAST_COST = 0.1
 """Keeps the weight of states where hardly anything costs anything finite."""
 
@@ -68,11 +72,34 @@ def collect(
     network: RoutingNetwork,
     settings: CounterfactualSettings,
     rng: np.random.Generator,
+    *,
+    jobs: int = 1,
 ) -> States:
-    """Practise on new clusters with the policy as it is, and ask about a share of the states."""
-    clusters = [practice.draw(rng) for _ in range(settings.clusters)]
-    for cluster in clusters:
-        cluster.memory.grow(SLOTS)
+    """Practise on new clusters with the policy as it is, and ask about a share of the states.
+
+    Args:
+        jobs: processes; the states are the same whatever their number.
+    """
+    parts = min(PARTS, settings.clusters)
+    sizes = [settings.clusters // parts + (i < settings.clusters % parts) for i in range(parts)]
+
+    def task(size: int, own: np.random.Generator) -> Task[list[NDArray[Any]]]:
+        return lambda _: _collect(practice, network, settings, size, own)
+
+    tasks = [task(size, own) for size, own in zip(sizes, rng.spawn(parts), strict=True)]
+    arrays = spread(tasks, jobs, lambda _: None)
+    return States.join([States(*(torch.from_numpy(a) for a in part)) for part in arrays])
+
+
+def _collect(
+    practice: Practice,
+    network: RoutingNetwork,
+    settings: CounterfactualSettings,
+    size: int,
+    rng: np.random.Generator,
+) -> list[NDArray[Any]]:
+    """The arrays of `States` of so many clusters in lockstep."""
+    clusters = [practice.draw(rng) for _ in range(size)]
     starts = [cluster.memory.copy() for cluster in clusters]
     walks = [_Walk(cluster, settings, rng) for cluster in clusters]
     batch = ClusterBatch(clusters, most_replicas=practice.most_replicas)
@@ -83,8 +110,8 @@ def collect(
         for i in np.flatnonzero(rows >= 0).tolist():
             choices[i] = walks[i].step(int(rows[i]), int(choices[i]), seen, i)
         batch.dispatch(choices, seen)
-    parts = [walk.ask(start, settings) for walk, start in zip(walks, starts, strict=True)]
-    return States.join(parts)
+    asked = [walk.ask(start, settings) for walk, start in zip(walks, starts, strict=True)]
+    return [np.concatenate(arrays) for arrays in zip(*asked, strict=True)]
 
 
 class _Walk:
@@ -95,9 +122,12 @@ class _Walk:
     ) -> None:
         self._cluster = cluster
         self._rng = rng
-        self._stride = settings.stride
         self._random_share = float(rng.choice(settings.random_shares))
-        self._count = int(rng.integers(settings.stride))
+        rows = len(cluster.trace)
+        first = int(settings.settling * rows)
+        self._stride = max((rows - first) // settings.states, 1)
+        # Counts up to the next state to ask about.
+        self._count = int(rng.integers(self._stride)) - first
         self._choices = np.full(len(cluster.trace), -1, dtype=np.int64)
         self._rows: list[int] = []
         self._seen: list[tuple[NDArray[Any], ...]] = []
@@ -106,7 +136,7 @@ class _Walk:
         """The replica to choose, now and then a random one; remembers the state if its turn has come."""
         mask = seen.mask[index]
         self._count += 1
-        if self._count % self._stride == 0:
+        if self._count >= 0 and self._count % self._stride == 0:
             self._rows.append(row)
             self._seen.append((seen.replicas[index], seen.request[index], seen.pool[index], mask))
         if self._rng.random() < self._random_share:
@@ -114,14 +144,21 @@ class _Walk:
         self._choices[row] = choice
         return choice
 
-    def ask(self, start: Memory, settings: CounterfactualSettings) -> States:
-        """Play the recorded futures; ends the cluster's own run."""
+    def ask(self, start: Memory, settings: CounterfactualSettings) -> tuple[NDArray[Any], ...]:
+        """The arrays of `States`. Play the recorded futures; ends the cluster's own run first."""
+        cluster = self._cluster
+        cluster.finish()  # writes down who arrived when
+        start.cluster["miss_spread"] = settings.miss_spread
+        start.grow(len(cluster.memory.sequences) + SPARE_SLOTS)
+        caches = bool(cluster.memory.cluster["prefix_cache"][0]) and start.trace.block_tokens > 0
         costs = added_costs(
             start,
             self._choices,
-            self._cluster.table.output_p50,
+            cluster.table.output_p50,
             np.array(self._rows, dtype=np.int64),
-            horizon_s=settings.horizon_s,
+            arrival_s=cluster.memory.outcomes["arrival_s"],
+            parents=cluster.trace.parent,
+            horizon_s=settings.reuse_horizon_s if caches else settings.horizon_s,
         )
         replicas, request, pool, mask = (np.stack(part) for part in zip(*self._seen, strict=True))
         # Where the replay ended early nothing is known; where a replica is down nothing is asked.
@@ -131,11 +168,9 @@ class _Walk:
         regret = np.zeros(mask[known].shape, dtype=np.float32)
         regret[:, : costs.shape[1]] = np.minimum(costs - cheapest, settings.most_regret)
         regret *= mask[known]
-        self._cluster.finish()
-        usual = self._cluster.cost_accrued / len(self._choices)
+        usual = cluster.cost_accrued / len(self._choices)
         weight = np.full(len(cheapest), 1.0 / (LEAST_COST + usual), dtype=np.float32)
-        kept = (replicas[known], request[known], pool[known], mask[known], regret, weight)
-        return States(*(torch.from_numpy(array) for array in kept))
+        return replicas[known], request[known], pool[known], mask[known], regret, weight
 
 
 def improve(
@@ -146,7 +181,11 @@ def improve(
     *,
     epochs: int,
 ) -> float:
-    """Minimise the expected regret on all states; returns the mean over the last pass."""
+    """Minimise the expected regret on all states; returns the mean over the last pass.
+
+    The network ends at the mean of its weights over the last pass (Izmailov et al. 2018): a greedy
+    choice between near equals swings with every step, and a policy that swings is worse than the mean.
+    """
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, eps=1e-5)
     heads = network.head_out.shape[0]
     # Each head learns from its own share of the states, so that they differ where little is known.
@@ -154,7 +193,8 @@ def improve(
     steps = epochs * -(-len(states) // settings.minibatch)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
     losses: list[float] = []
-    for _ in range(epochs):
+    average = AveragedModel(network)
+    for epoch in range(epochs):
         losses.clear()
         order = torch.randperm(len(states), generator=generator)
         for rows in torch.split(order, settings.minibatch):
@@ -168,5 +208,8 @@ def improve(
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             schedule.step()
+            if epoch == epochs - 1:
+                average.update_parameters(network)
             losses.append(loss.item() / (heads * settings.head_share))
+    network.load_state_dict(average.module.state_dict())
     return float(np.mean(losses))

@@ -44,7 +44,7 @@ something of the hour, and meet other hours when it serves; what words and the p
 length is in the predicted length."""
 _UNREAD = 1e12
 """Standard deviation that is given to what must not be read: whatever comes, it is about zero."""
-_CLIP = 6.0
+CLIP = 6.0
 """Compressed inputs are clipped to this many standard deviations: far outside, the guard decides."""
 
 
@@ -79,7 +79,7 @@ class Compress(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Natural units → about unit normal, same shape."""
         compressed = torch.sign(x) * torch.log1p(torch.abs(x) * self.scale)
-        return torch.clamp((compressed - self.mean) / self.std, -_CLIP, _CLIP)
+        return torch.clamp((compressed - self.mean) / self.std, -CLIP, CLIP)
 
     @torch.no_grad()
     def fit(self, rows: Tensor, ignored: Sequence[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The clusters a policy practises on: the scenario's own, and random ones of the same model.
+"""The clusters a policy practises on: those of its scenarios, and random ones of the same models.
 
 A policy that has only ever seen one pool at one load knows nothing when a replica fails or traffic
 doubles. So the number of replicas, their hardware, their slowdowns, the load and the age of the
@@ -7,77 +7,105 @@ metrics are drawn anew for every episode.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from steersman.agents.learned.config import PracticeSettings
+from steersman.agents.learned.ground import Ground
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
 from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import for_split, saturation_of
-from steersman.predictors.bulk import output_quantiles
+from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.bootstrap import block_bootstrap
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
-from steersman.traces.trace import Trace
 
 STRAGGLER_SHARE = 0.1
 """Share of replicas of a random pool that are slower than their hardware."""
 MOST_SLOWDOWN = 2.0
+GAP = 0.02
+"""Difference of two ratios by which one ground is emphasised e times as much as another."""
 
 
 class Practice:
     """Draws clusters, ready to run.
 
     Args:
-        scenario: whose replicas, model, limits and prefix cache are practised.
-        source: the trace (its training part) that arrivals are drawn from.
+        grounds: scenarios whose replicas, model, limits and prefix cache are practised, and the traces
+            that arrivals are drawn from; at least one.
         length: predicts output lengths, as the router will.
 
     Raises:
-        ConfigError: a profile of the settings serves another model, or the saturation is unknown.
+        ConfigError: a profile of the settings serves another model, or a saturation is unknown.
     """
 
     def __init__(
-        self, scenario: Scenario, source: Trace, length: LengthPredictor, settings: PracticeSettings
+        self, grounds: Sequence[Ground], length: LengthPredictor, settings: PracticeSettings
     ) -> None:
-        saturation_of(scenario, "train")
-        self.scenario = scenario
         self.settings = settings
-        self._source = source
         self._length = length
-        self._profiles = _profiles(scenario, settings)
-        self._saturation = SaturationEstimate(source, for_split(scenario, "train"))
+        self._fields = [_Field(ground, settings) for ground in grounds]
+        self._chances = np.full(len(grounds), 1.0 / len(grounds))
 
     @property
     def most_replicas(self) -> int:
         """Size of the largest cluster it draws."""
-        return max(self.settings.replicas[1], len(self.scenario.replicas))
+        return max(self.settings.replicas[1], *(len(field.scenario.replicas) for field in self._fields))
+
+    def emphasise(self, ratios: Sequence[float]) -> None:
+        """From now on practise more where more is to be gained.
+
+        Args:
+            ratios: cost over the baseline's on each ground, (grounds,): the higher, the oftener it is
+                drawn. Half of all draws stay evenly spread, so that nothing is forgotten.
+        """
+        gaps = np.exp((np.asarray(ratios) - np.max(ratios)) / GAP)
+        self._chances = 0.5 / len(gaps) + 0.5 * gaps / gaps.sum()
 
     def draw(self, rng: np.random.Generator, *, share: float = 1.0) -> Cluster:
         """A new cluster with that share of `episode_requests` arrivals, nothing dispatched."""
         s = self.settings
+        field = self._fields[int(rng.choice(len(self._fields), p=self._chances))]
         own = rng.random() < s.scenario_share
-        replicas = self.scenario.replicas if own else self._mix(rng)
-        rate_rps = rng.uniform(*s.load) * self._saturation.of(replicas)
-        duration_s = max(s.episode_requests * share, 20) / rate_rps
+        replicas = field.scenario.replicas if own else field.mix(rng)
+        rate_rps = rng.uniform(*s.load) * field.saturation.of(replicas)
+        least_s = s.reuse_episode_s if field.reuses else s.episode_s
+        requests = max(s.episode_requests, min(s.most_requests, int(least_s * rate_rps)))
+        duration_s = max(requests * share, 20) / rate_rps
         seed = int(rng.integers(2**31))
-        trace = block_bootstrap(self._source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
+        trace = block_bootstrap(field.source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
         interval_s = float(np.exp(rng.uniform(*np.log(s.scrape_interval_s))))
+        features = trace_length_features(trace)
         return Cluster(
             replicas,
             trace,
-            output_quantiles=output_quantiles(trace, self._length),
-            staleness=replace(self.scenario.staleness, scrape_interval_s=interval_s),
-            prefix_cache=self.scenario.prefix_cache,
+            output_quantiles=self._length.predict(features)[:, :2],
+            length_features=features,
+            staleness=replace(field.scenario.staleness, scrape_interval_s=interval_s),
+            prefix_cache=field.scenario.prefix_cache,
             seed=seed,
         )
 
-    def _mix(self, rng: np.random.Generator) -> tuple[ReplicaSpec, ...]:
+
+class _Field:
+    """One ground, and what pools can be mixed for it."""
+
+    def __init__(self, ground: Ground, settings: PracticeSettings) -> None:
+        saturation_of(ground.scenario, "train")
+        self.scenario = ground.scenario
+        self.source = ground.source
+        self.saturation = SaturationEstimate(ground.source, for_split(ground.scenario, "train"))
+        self.reuses = ground.reuses
+        self._replicas = settings.replicas
+        self._profiles = _profiles(ground.scenario, settings)
+
+    def mix(self, rng: np.random.Generator) -> tuple[ReplicaSpec, ...]:
         """Half of the replicas as in the scenario, half of other hardware under the same limits."""
-        low, high = self.settings.replicas
+        low, high = self._replicas
         count = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
         specs = []
         for i in range(count):

@@ -108,12 +108,11 @@ class LearnedPolicy:
         best = argmax_decision(scores, mask, self._rng, policy=self.name, version=self.version)
         if self._exploration == 0.0:
             return best
-        choice = best.choice
-        candidates = np.flatnonzero(mask)
+        choice, count = best.choice, np.count_nonzero(mask)
         if self._rng.random() < self._exploration:
-            choice = int(candidates[self._rng.integers(len(candidates))])
+            choice = int(np.flatnonzero(mask)[self._rng.integers(count)])
         # An explored candidate may be one of the tied best: both ways to it count.
-        tied = scores[choice] == scores[best.choice]
+        tied = choice == best.choice or scores[choice] == scores[best.choice]
         greedy = (1.0 - self._exploration) * best.propensity if tied else 0.0
-        propensity = greedy + self._exploration / len(candidates)
+        propensity = greedy + self._exploration / count
         return Decision(choice, self.name, self.version, propensity=propensity, scores=scores)

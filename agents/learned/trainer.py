@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,14 +24,14 @@ from steersman.agents.learned.check import Checker
 from steersman.agents.learned.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from steersman.agents.learned.config import PolicySettings
 from steersman.agents.learned.counterfactual import States, collect, improve
+from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.ppo import PPOLearner
 from steersman.agents.learned.practice import Practice
 from steersman.agents.learned.vec_env import RoutingVecEnv
 from steersman.agents.ranges import Ranges
 from steersman.predictors.length import LengthPredictor
-from steersman.traces.schema import Observation, Scenario
-from steersman.traces.trace import Trace
+from steersman.traces.schema import Observation
 
 Clock = Callable[[], float]
 Curves = dict[str, list[tuple[int, float]]]
@@ -79,11 +79,11 @@ class PolicyTrainer:
     """Trains one policy.
 
     Args:
-        scenario: to train for, with its saturation measured.
-        source, tuning: the parts of its trace for practice and for checks.
+        grounds: scenarios to train for, one policy for all of them.
         length: predicts output lengths, as the router will.
         settings: of everything; `budget_s` is the wall time.
         seed: of everything random.
+        jobs: processes for practice and checks; the result is the same whatever their number.
         checkpoint: file that is written after every round; None for none.
         resume: go on from that file, if it is there.
         progress: told the share of the budget spent.
@@ -96,13 +96,12 @@ class PolicyTrainer:
 
     def __init__(
         self,
-        scenario: Scenario,
-        source: Trace,
-        tuning: Trace,
+        grounds: Sequence[Ground],
         length: LengthPredictor,
         settings: PolicySettings,
         *,
         seed: int,
+        jobs: int = 1,
         checkpoint: Path | None = None,
         resume: bool = False,
         progress: Progress = silent,
@@ -110,12 +109,14 @@ class PolicyTrainer:
     ) -> None:
         self._settings = settings
         self._seed = seed
+        self._jobs = jobs
         self._file = checkpoint
         self._tell = progress
         self._clock = clock
         self._began_s = clock()
-        self._practice = Practice(scenario, source, length, settings.practice)
-        self._checker = Checker(scenario, tuning, length, settings.check)
+        self._names = [ground.scenario.name for ground in grounds]
+        self._practice = Practice(grounds, length, settings.practice)
+        self._checker = Checker(grounds, length, settings.check, jobs=jobs)
         torch.manual_seed(seed)
         network = RoutingNetwork(settings.network)
         self._at = _Progressed(network, copy.deepcopy(network))
@@ -151,11 +152,13 @@ class PolicyTrainer:
         """Counterfactual rounds; at least one, from which compression and ranges are known."""
         at, settings = self._at, self._settings.counterfactual
         last_s = 0.0
-        while at.rounds == 0 or self._spent_s() + 1.5 * last_s < until_s:
+        while at.rounds == 0 or (
+            at.rounds != settings.rounds and self._spent_s() + 1.5 * last_s < until_s
+        ):
             before_s = self._spent_s()
             rng = np.random.default_rng([self._seed, at.rounds])
             self._say(f"round {at.rounds + 1}: practise")
-            at.known.append(collect(self._practice, at.network, settings, rng))
+            at.known.append(collect(self._practice, at.network, settings, rng, jobs=self._jobs))
             if at.rounds == 0:
                 first = at.known[0]
                 at.network.fit_compression(first.replicas, first.request, first.pool, first.mask)
@@ -211,7 +214,12 @@ class PolicyTrainer:
         """Compare with marginal cost; keep the best."""
         at = self._at
         check = self._checker.check(at.network)
-        at.note("check_ratio", at.rounds + at.updates, check.ratio)
+        step = at.rounds + at.updates
+        at.note("check_ratio", step, check.ratio)
+        if len(check.by_ground) > 1:
+            for name, ratio in zip(self._names, check.by_ground, strict=True):
+                at.note(f"check_ratio.{name}", step, ratio)
+            self._practice.emphasise(check.by_ground)
         if check.ratio < at.best_ratio:
             at.best_ratio = check.ratio
             at.best.load_state_dict(at.network.state_dict())

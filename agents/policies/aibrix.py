@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from steersman.agents.policies.fairness import RecentTokens
-from steersman.agents.policy import NO_CANDIDATE, argmax_decision
+from steersman.agents.policies.scored import Constants, ScoredPolicy
+from steersman.agents.policy import NO_CANDIDATE
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.predictors.identity import TENANT
 from steersman.traces.schema import Decision, Observation
@@ -35,7 +36,7 @@ class AibrixPrefixOptions(Settings):
     )
 
 
-class AibrixPrefix:
+class AibrixPrefix(ScoredPolicy):
     """The best prefix match that is not overloaded::
 
         most - fewest running > 8: match only among the least loaded
@@ -46,28 +47,47 @@ class AibrixPrefix:
     """
 
     name: ClassVar[str] = "aibrix-prefix"
-    version: ClassVar[str] = ""
+    precision: ClassVar[type[np.floating]] = np.float64
 
     def __init__(self, options: AibrixPrefixOptions, rng: np.random.Generator) -> None:
-        self._options = options
-        self._rng = rng
+        super().__init__(rng, options.imbalance, options.sigmas)
 
-    def decide(self, observation: Observation) -> Decision:
-        """The first match that may serve, or the least loaded."""
-        mask = observation.mask
-        running, match = observation.replicas[:, _INFLIGHT], observation.replicas[:, _MATCH]
-        if not mask.any():
-            return Decision(NO_CANDIDATE, self.name)
-        fewest = running[mask].min()
-        candidates = mask
-        if running[mask].max() - fewest > self._options.imbalance:
-            candidates = mask & (running == fewest)
-        limit = running[mask].mean() + self._options.sigmas * running[mask].std()
-        fit = candidates & (match > 0) & (running <= limit)
-        if fit.any():
-            fit &= match == match[fit].max()
-            mask = fit
-        return argmax_decision(-running, mask, self._rng, policy=self.name)
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> NDArray[np.float32]:
+        """Requests running, (..., n)."""
+        del constants
+        running: NDArray[np.float32] = observation.replicas[..., _INFLIGHT]
+        return running
+
+    @classmethod
+    def ranking(
+        cls, observation: Observation, constants: Constants
+    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+        """Among the best matches that may serve, or all."""
+        imbalance, sigmas = constants
+        mask, match = observation.mask, observation.replicas[..., _MATCH]
+        running = cls.price(observation, constants)
+        fewest = np.where(mask, running, np.inf).min(axis=-1, keepdims=True)
+        most = np.where(mask, running, -np.inf).max(axis=-1, keepdims=True)
+        fit = mask & (match > 0) & ((running == fewest) | ~(most - fewest > imbalance))
+        mean, deviation = _spread(running, mask)
+        fit &= running <= mean + sigmas * deviation
+        fit &= match == np.where(fit, match, -np.inf).max(axis=-1, keepdims=True)
+        return running, np.where(fit.any(axis=-1, keepdims=True), fit, mask)
+
+
+def _spread(
+    running: NDArray[np.float32], mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of whole numbers over the allowed candidates, each (..., 1).
+
+    By their sums, which are exact: a load that lies just on the limit is within it.
+    """
+    count = np.maximum(np.count_nonzero(mask, axis=-1, keepdims=True), 1)
+    wide = np.where(mask, running, 0.0).astype(np.float64)
+    mean = wide.sum(axis=-1, keepdims=True) / count
+    square = (wide * wide).sum(axis=-1, keepdims=True) / count
+    return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))
 
 
 class AibrixVtcOptions(Settings):

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.policies.scored import NoOptions, ScoredPolicy
+from steersman.agents.policies.scored import Constants, NoOptions, ScoredPolicy
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.traces.schema import Observation
 
@@ -64,6 +64,8 @@ class EarliestCompletion(ScoredPolicy):
         del options
         super().__init__(rng)
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """Seconds until all is done, (..., n)."""
+        del constants
         return completion_s(observation.replicas, observation.request)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.policies.scored import NoOptions, ScoredPolicy
+from steersman.agents.policies.scored import Constants, NoOptions, ScoredPolicy
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.schema import Observation
 
@@ -47,8 +47,10 @@ class LeastConnections(ScoredPolicy):
         del options
         super().__init__(rng)
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """Requests in flight, (..., n)."""
+        del constants
         inflight: Float32 = observation.replicas[..., _INFLIGHT]
         return inflight
 
@@ -62,6 +64,8 @@ class WeightedLeastConnections(ScoredPolicy):
         del options
         super().__init__(rng)
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """Minus the effective weight, (..., n)."""
+        del constants
         return -effective_weight(observation.replicas)

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from steersman.agents.policies.scored import ScoredPolicy
-from steersman.agents.policy import argmax_decision
+from steersman.agents.policies.scored import Constants, ScoredPolicy
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.traces.schema import Decision, Observation
+from steersman.traces.schema import Observation
 from steersman.traces.settings import Settings
 
 Float32 = NDArray[np.float32]
@@ -27,9 +26,9 @@ _PREFILL_TOKEN_S = REPLICA_INDEX["prefill_token_s"]
 def llm_d_score(
     replicas: Float32,
     mask: NDArray[np.bool_],
-    queue_weight: float = 2.0,
-    kv_weight: float = 2.0,
-    prefix_weight: float = 3.0,
+    queue_weight: float | Float32 = 2.0,
+    kv_weight: float | Float32 = 2.0,
+    prefix_weight: float | Float32 = 3.0,
 ) -> Float32:
     """The Gateway API Inference Extension's weighted scorers, (..., n), higher is better::
 
@@ -44,9 +43,9 @@ def llm_d_score(
     spread = most - least
     level = np.where(spread > 0, (most - waiting) / np.where(spread > 0, spread, 1.0), 1.0)
     score: Float32 = (
-        np.float32(queue_weight) * level.astype(np.float32)
-        + np.float32(kv_weight) * (np.float32(1.0) - replicas[..., _KV_USAGE])
-        + np.float32(prefix_weight) * replicas[..., _MATCH]
+        queue_weight * level.astype(np.float32)
+        + kv_weight * (np.float32(1.0) - replicas[..., _KV_USAGE])
+        + prefix_weight * replicas[..., _MATCH]
     )
     return score
 
@@ -65,17 +64,12 @@ class LlmDDefault(ScoredPolicy):
     name: ClassVar[str] = "llm-d-default"
 
     def __init__(self, options: LlmDOptions, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self._options = options
+        super().__init__(rng, options.queue_weight, options.kv_weight, options.prefix_weight)
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """Minus the weighted score, (..., n)."""
-        o = self._options
-        if not observation.mask.any():
-            return np.zeros(observation.mask.shape, dtype=np.float32)
-        return -llm_d_score(
-            observation.replicas, observation.mask, o.queue_weight, o.kv_weight, o.prefix_weight
-        )
+        return -llm_d_score(observation.replicas, observation.mask, *constants)
 
 
 class LlmDStickyOptions(Settings):
@@ -108,22 +102,25 @@ class LlmDSticky(ScoredPolicy):
     name: ClassVar[str] = "llm-d-sticky"
 
     def __init__(self, options: LlmDStickyOptions, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self._options = options
+        super().__init__(rng, options.sticky_match, options.ttft_limit_s)
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """Tokens to be prefilled before the first token, this prompt's included, (..., n)."""
+        del constants
         cost: Float32 = observation.replicas[..., _PREFILL] + observation.replicas[..., _UNCACHED]
         return cost
 
-    def decide(self, observation: Observation) -> Decision:
+    @classmethod
+    def ranking(
+        cls, observation: Observation, constants: Constants
+    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
         """The least tokens, among the sticky unless they are saturated."""
         replicas, mask = observation.replicas, observation.mask
-        sticky = mask & (replicas[:, _MATCH] >= self._options.sticky_match)
-        others = mask & ~sticky
-        if sticky.any():
-            ttft_s = replicas[:, _PREFILL] * replicas[:, _PREFILL_TOKEN_S]
-            best_s, other_s = (ttft_s[group].min(initial=np.inf) for group in (sticky, others))
-            if not best_s - other_s > self._options.ttft_limit_s:
-                mask = sticky
-        return argmax_decision(-self.cost(observation), mask, self._rng, policy=self.name)
+        sticky_match, ttft_limit_s = constants
+        sticky = mask & (replicas[..., _MATCH] >= sticky_match)
+        ttft_s = replicas[..., _PREFILL] * replicas[..., _PREFILL_TOKEN_S]
+        best_s = np.where(sticky, ttft_s, np.inf).min(axis=-1, keepdims=True)
+        other_s = np.where(mask & ~sticky, ttft_s, np.inf).min(axis=-1, keepdims=True)
+        preferred = sticky.any(axis=-1, keepdims=True) & ~(best_s > other_s + ttft_limit_s)
+        return cls.price(observation, constants), np.where(preferred, sticky, mask)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from steersman.agents.policies.scored import ScoredPolicy
+from steersman.agents.policies.scored import Constants, ScoredPolicy
 from steersman.predictors import analytic
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.traces.schema import Observation
@@ -102,18 +102,21 @@ class MarginalCost(ScoredPolicy):
     """
 
     name: ClassVar[str] = "marginal-cost"
+    precision: ClassVar[type[np.floating]] = np.float64
 
     def __init__(self, options: MarginalCostOptions, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self._weights = None if options == DEFAULTS else np.array(_weights(options))
+        super().__init__(rng, *_weights(options), float(options == DEFAULTS))
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """The `marginal_cost` feature, (..., n), in units of J; with other weights, its terms anew."""
-        if self._weights is None:
-            cost: Float32 = observation.replicas[..., _MARGINAL_COST]
-            return cost
+        *weights, is_default = constants
+        known: Float32 = observation.replicas[..., _MARGINAL_COST]
+        if np.all(is_default):
+            return known
         terms = marginal_terms(observation.replicas, observation.request)
-        weighted: Float32 = (terms @ self._weights).astype(np.float32)
+        total = sum(weight * terms[..., i] for i, weight in enumerate(weights))
+        weighted: Float32 = np.where(is_default, known, np.asarray(total, dtype=np.float32))
         return weighted
 
 

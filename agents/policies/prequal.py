@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from steersman.agents.policy import NO_CANDIDATE, argmax_decision
+from steersman.agents.policies.scored import Constants, ScoredPolicy
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.traces.schema import Decision, Observation
+from steersman.traces.schema import Observation
 from steersman.traces.settings import Settings
 
 _QUEUE = REPLICA_INDEX["queue"]
-_MEAN = {name: REPLICA_INDEX[f"mean_{name}_s"] for name in ("e2e", "ttft", "tpot")}
-_ESTIMATE = {name: REPLICA_INDEX[f"{name}_s"] for name in ("e2e", "ttft", "tpot")}
+_LATENCIES = ("e2e", "ttft", "tpot")
+_MEAN = [REPLICA_INDEX[f"mean_{name}_s"] for name in _LATENCIES]
+_ESTIMATE = [REPLICA_INDEX[f"{name}_s"] for name in _LATENCIES]
 
 
 class PrequalOptions(Settings):
@@ -37,7 +37,7 @@ class PrequalOptions(Settings):
     )
 
 
-class Prequal:
+class Prequal(ScoredPolicy):
     """Hot and cold, lexicographically.
 
     A replica with more requests in flight than the `hot_quantile` of all candidates is hot. The cold one
@@ -52,29 +52,45 @@ class Prequal:
     """
 
     name: ClassVar[str] = "prequal"
-    version: ClassVar[str] = ""
+    precision: ClassVar[type[np.floating]] = np.float64
 
     def __init__(self, options: PrequalOptions, rng: np.random.Generator) -> None:
-        self._options = options
-        self._rng = rng
+        recent = options.signal == "recent"
+        super().__init__(rng, options.hot_quantile, float(_LATENCIES.index(options.latency)), recent)
 
-    def decide(self, observation: Observation) -> Decision:
-        """The quickest of the cold."""
-        mask, replicas = observation.mask, observation.replicas
-        if not mask.any():
-            return Decision(NO_CANDIDATE, self.name)
-        queue = replicas[:, _QUEUE]
-        cold = mask & (queue <= _quantile(queue[mask], self._options.hot_quantile))
-        if not cold.any():
-            return argmax_decision(-queue, mask, self._rng, policy=self.name)
-        latency_s = replicas[:, _ESTIMATE[self._options.latency]]
-        if self._options.signal == "recent":
-            mean = replicas[:, _MEAN[self._options.latency]]
-            latency_s = np.where(mean > 0, mean, latency_s)
-        return argmax_decision(-latency_s, cold, self._rng, policy=self.name)
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> NDArray[np.float32]:
+        """The latency that decides among the cold, (..., n), in seconds."""
+        _, latency, recent = constants
+        estimate_s = _pick(observation.replicas[..., _ESTIMATE], latency)
+        mean_s = _pick(observation.replicas[..., _MEAN], latency)
+        return np.where((recent > 0) & (mean_s > 0), mean_s, estimate_s)
+
+    @classmethod
+    def ranking(
+        cls, observation: Observation, constants: Constants
+    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+        """The quickest of the cold, else the fewest requests in flight."""
+        mask, queue = observation.mask, observation.replicas[..., _QUEUE]
+        cold = mask & (queue <= _quantile(queue, mask, constants[0]))
+        some = cold.any(axis=-1, keepdims=True)
+        return np.where(some, cls.price(observation, constants), queue), np.where(some, cold, mask)
 
 
-def _quantile(values: NDArray[np.float32], q: float) -> float:
-    """The least value that a share q of all does not exceed; with q = 0 everybody is hot."""
-    rank = math.ceil(q * len(values) - 1e-9)
-    return float(np.sort(values)[rank - 1]) if rank > 0 else -math.inf
+def _pick(columns: NDArray[np.float32], index: float | NDArray[np.float64]) -> NDArray[np.float32]:
+    """One of the last dimension, (..., n): of all, or another one for each policy."""
+    if isinstance(index, np.ndarray):
+        chosen = index.astype(np.int64)[..., None]
+        return np.take_along_axis(columns, chosen, axis=-1)[..., 0]
+    return columns[..., int(index)]
+
+
+def _quantile(
+    values: NDArray[np.float32], mask: NDArray[np.bool_], q: float | NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """The least value that a share q of the allowed does not exceed, (..., 1); with q = 0 everybody is
+    hot."""
+    rank = np.ceil(q * np.count_nonzero(mask, axis=-1, keepdims=True) - 1e-9).astype(np.int64)
+    ordered = np.sort(np.where(mask, values, np.inf), axis=-1)
+    limit = np.take_along_axis(ordered, np.maximum(rank - 1, 0), axis=-1)
+    return np.where(rank > 0, limit, -np.inf)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from steersman.agents.policies.p2c import better_of_two
-from steersman.agents.policies.trees import TreeSizes
+from steersman.agents.batch import Choose, argmax_choices
+from steersman.agents.policies.p2c import better_of_two, better_of_two_choices
+from steersman.agents.policies.scored import Constants
+from steersman.agents.policies.trees import Forest, TreeSizes
 from steersman.agents.policy import NO_CANDIDATE, argmax_decision
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.schema import Decision, Observation
@@ -46,22 +50,51 @@ class RayPrefix:
     version: ClassVar[str] = ""
 
     def __init__(self, options: RayPrefixOptions, rng: np.random.Generator) -> None:
-        self._options = options
         self._rng = rng
         self._trees = TreeSizes(options.tree_tokens)
+        self._constants = (np.float32(options.imbalanced_threshold), np.float32(options.match_threshold))
 
     def decide(self, observation: Observation) -> Decision:
         """Match, spread or balance."""
-        o, mask, replicas = self._options, observation.mask, observation.replicas
-        queue, match = replicas[:, _QUEUE], replicas[:, _MATCH]
-        spread = queue.max(where=mask, initial=-np.inf) - queue.min(where=mask, initial=np.inf)
-        if spread > o.imbalanced_threshold:
-            decision = better_of_two(queue, mask, self._rng, policy=self.name)
-        elif match.max(where=mask, initial=0.0) >= o.match_threshold:
-            decision = argmax_decision(match, mask, self._rng, policy=self.name)
+        mask, replicas = observation.mask, observation.replicas
+        scores, uneven = _rank(observation, self._trees.of(len(mask)), self._constants)
+        if uneven[0]:
+            decision = better_of_two(replicas[:, _QUEUE], mask, self._rng, policy=self.name)
         else:
-            sizes = self._trees.of(len(mask)).astype(np.float32)
-            decision = argmax_decision(-sizes, mask, self._rng, policy=self.name)
+            decision = argmax_decision(scores, mask, self._rng, policy=self.name)
         if decision.choice != NO_CANDIDATE:
             self._trees.insert(replicas, decision.choice)
         return decision
+
+    @staticmethod
+    def together(policies: Sequence[RayPrefix]) -> Choose:
+        """See `BatchPolicy.together`."""
+        columns = zip(*(policy._constants for policy in policies), strict=True)
+        constants = [np.array(column)[:, None] for column in columns]
+        rngs = [policy._rng for policy in policies]
+        trees = Forest([policy._trees for policy in policies])
+
+        def choose(observation: Observation) -> NDArray[np.int64]:
+            mask, replicas = observation.mask, observation.replicas
+            scores, uneven = _rank(observation, trees.of(mask.shape[1]), constants)
+            choices = argmax_choices(scores, mask & ~uneven, rngs)
+            drawn = better_of_two_choices(replicas[..., _QUEUE], mask & uneven, rngs)
+            choices = np.where(uneven[:, 0], drawn, choices)
+            trees.insert(replicas, choices)
+            return choices
+
+        return choose
+
+
+def _rank(
+    observation: Observation, tree_tokens: NDArray[np.float64], constants: Constants
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Scores while balanced, (..., n), higher is better; and whether it is not, (..., 1)."""
+    imbalanced, match_threshold = constants
+    mask, queue = observation.mask, observation.replicas[..., _QUEUE]
+    match = observation.replicas[..., _MATCH]
+    longest = np.where(mask, queue, -np.inf).max(axis=-1, keepdims=True)
+    shortest = np.where(mask, queue, np.inf).min(axis=-1, keepdims=True)
+    matched = np.where(mask, match, 0.0).max(axis=-1, keepdims=True) >= match_threshold
+    scores = np.where(matched, match, -tree_tokens.astype(np.float32))
+    return scores, longest - shortest > imbalanced

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.agents.policy import NO_CANDIDATE
 from steersman.predictors.features import REPLICA_INDEX
 
 _UNCACHED = REPLICA_INDEX["uncached_tokens"]
@@ -40,3 +43,25 @@ class TreeSizes:
         if np.isfinite(added):
             tokens = self.of(len(replicas))
             tokens[choice] = min(tokens[choice] + added, self._most)
+
+
+class Forest:
+    """The trees of several routers, for a batch of decisions."""
+
+    def __init__(self, trees: Sequence[TreeSizes]) -> None:
+        self._trees = trees
+
+    def of(self, n: int) -> NDArray[np.float64]:
+        """(B, n): tokens in each tree."""
+        return np.stack([tree.of(n) for tree in self._trees])
+
+    def insert(self, replicas: NDArray[np.float32], choices: NDArray[np.int64]) -> None:
+        """The requests go to replicas.
+
+        Args:
+            replicas: (B, n, len(REPLICA_FEATURES)).
+            choices: (B,); NO_CANDIDATE goes nowhere.
+        """
+        for i, choice in enumerate(choices.tolist()):
+            if choice != NO_CANDIDATE:
+                self._trees[i].insert(replicas[i], choice)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.policies.scored import NoOptions, ScoredPolicy
+from steersman.agents.policies.scored import Constants, NoOptions, ScoredPolicy
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.schema import Observation
 
@@ -33,8 +33,10 @@ class VllmDp(ScoredPolicy):
         del options
         super().__init__(rng)
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """4 * waiting + running, (..., n)."""
+        del constants
         return vllm_dp_cost(observation.replicas)
 
 
@@ -51,6 +53,8 @@ class ProductionStackPrefix(ScoredPolicy):
         del options
         super().__init__(rng)
 
-    def cost(self, observation: Observation) -> Float32:
+    @classmethod
+    def price(cls, observation: Observation, constants: Constants) -> Float32:
         """Minus the matched share of the prompt, (..., n); where nothing matches, all are alike."""
+        del constants
         return -observation.replicas[..., _MATCH]

@@ -23,6 +23,7 @@ Values = NDArray[np.float64]
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -101,23 +102,39 @@ def error_bars(names: Sequence[str], series: Mapping[str, Sequence[float]], *, l
 
 
 def curves(
-    series: Mapping[str, tuple[Values, Values]], *, x_label: str, y_label: str, log_y: bool = False
+    series: Mapping[str, tuple[Values, Values]],
+    *,
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+    lead: bool = False,
 ) -> str:
-    """Lines y over x, each series an (x, y) pair."""
+    """Lines y over x, each series an (x, y) pair; `lead` draws the first thick and the others dashed."""
 
     def draw(axes: Axes) -> None:
-        for (name, (x, y)), colour in zip(series.items(), _colours(), strict=False):
-            marker = "o" if len(x) < 30 else None
-            axes.plot(x, y, label=name, color=colour, linewidth=1.6, marker=marker, markersize=3.5)
+        for i, ((name, (x, y)), colour) in enumerate(zip(series.items(), _colours(), strict=False)):
+            style = DASHES[i % len(DASHES)] if lead else "-"
+            axes.plot(
+                x,
+                y,
+                label=name,
+                color=colour,
+                linestyle=style,
+                linewidth=2.6 if lead and i == 0 else 1.6,
+                marker="o" if len(x) < 30 else None,
+                markersize=3.5,
+            )
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if log_y:
             axes.set_yscale("log")
             _plain_numbers(axes.yaxis)
-        if len(series) > 1:
+        if lead:  # many lines leave no free corner
+            axes.figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+        elif len(series) > 1:
             axes.legend()
 
-    return _svg(draw)
+    return _svg(draw, height=4.2 if lead else 3.5)
 
 
 def predicted_against_actual(predicted: Values, actual: Values, *, quantity: str, unit: str) -> str:

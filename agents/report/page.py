@@ -26,6 +26,9 @@ class Table:
     caption: str = ""
     best: Sequence[Sequence[bool]] = ()
     """Same shape as `rows`: cells to mark as the best of their kind; empty for none."""
+    marks: Sequence[Sequence[str]] = ()
+    """Same shape: `win`, `lose` or `even` colours a cell, an empty text does not; empty for none. The
+    text of a cell has to say it too, for those who see no colours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import uvloop
 
 from steersman.serving.app import create_app
+from steersman.serving.collector import settle
 from steersman.serving.config import RouterSettings
 from steersman.serving.pool import MOST_REPLICAS
 from steersman.serving.reload import Reloader, rehearse
@@ -47,6 +48,7 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
         parts = app.state.parts
         parts.pages = WorkerPages(rack, seat, parts.metrics)
         parts.watches += [parts.pages, OrphanWatch()]
+        settle()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             signal.signal(signal.SIGTERM, lambda *_: None)
             reloader = Reloader(parts, read)

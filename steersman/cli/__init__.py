@@ -14,10 +14,12 @@ import typer
 from steersman import __version__
 from steersman.cli import (
     calibrate,
+    check,
     demo,
     emulate,
     evaluate,
     explain,
+    keys,
     replay,
     serve,
     simulate,
@@ -29,6 +31,7 @@ from steersman.traces.errors import SteersmanError
 
 EXTRAS = {
     "sim": ("numba", "gymnasium", "scipy"),
+    "shared": ("redis",),
     "tokenizer": ("tokenizers",),
     "train": (
         *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript"),
@@ -58,7 +61,9 @@ app.command()(calibrate.calibrate)
 app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)
+app.command()(check.check)
 app.command()(emulate.emulate)
+app.add_typer(keys.app, name="keys")
 app.command()(replay.replay)
 app.command()(explain.explain)
 app.add_typer(trace.app, name="trace")

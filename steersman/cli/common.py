@@ -5,6 +5,8 @@ Answers go to stdout; progress, notes and errors go to stderr, so that `--json` 
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import Any
 
 import orjson
@@ -29,6 +31,11 @@ def print_json(value: Any) -> None:
     """Print one JSON document (numpy values and dataclasses included) to stdout."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     console.file.write(orjson.dumps(value, option=options).decode() + "\n")
+
+
+def command_line() -> str:
+    """What was typed, to be copied from a report."""
+    return shlex.join(["steersman", *sys.argv[1:]])
 
 
 def progress() -> Progress:

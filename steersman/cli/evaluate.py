@@ -29,7 +29,7 @@ def routing(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="The policy judged; default: learned with --bundle, else marginal-cost."),
+        typer.Option(help="The policy judged; default: learned, the bundle's or the shipped one."),
     ] = None,
     baselines: Annotated[
         str, typer.Option(help="Policies it is compared with, separated by commas.")
@@ -57,6 +57,12 @@ def routing(
         Path | None,
         typer.Option(help="YAML file of guard settings; default: configs/policies/guard.yaml."),
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML page here: curves over the load, tables by cell.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes that share the runs; the figures stay the same.")
+    ] = 1,
     json: Annotated[
         bool, typer.Option("--json", help="Print every run and ratio as one JSON document.")
     ] = False,
@@ -65,16 +71,17 @@ def routing(
 
     Arrivals come from the last quarter of the trace, which training and tuning do not see.
     """
+    from steersman.agents.evaluate.comparisons import each_rival, watched
     from steersman.agents.evaluate.contestants import LEARNED, contestants, open_bundle
     from steersman.agents.evaluate.run import Protocol, evaluate, run_count
     from steersman.agents.guard import GuardSettings
     from steersman.cli.choices import measured, names, positive_loads
-    from steersman.cli.common import print_json, progress
+    from steersman.cli.common import command_line, notes, print_json, progress
     from steersman.env.scenario import load_scenario
     from steersman.traces.settings import load_settings
 
     models, length = open_bundle(bundle)
-    judged = policy or (LEARNED if models else "marginal-cost")
+    judged = policy or LEARNED
     rivals = [name for name in names("--baselines", baselines) if name != judged]
     limits = load_settings(guard, GuardSettings) if guard else GuardSettings()
     factories = contestants([judged, *rivals], models, limits)
@@ -93,11 +100,20 @@ def routing(
         total = run_count(len(factories), len(described), protocol)
         task = bar.add_task(f"{judged} against {len(rivals)}", total=total, note="runs")
         table = evaluate(
-            factories, described, protocol, on_progress=lambda runs: bar.advance(task, runs)
+            factories, described, protocol, jobs=jobs, on_progress=partial(bar.advance, task)
         )
         bar.update(task, completed=len(table.runs))
+    named = watched(table, judged, rivals)
+    if report is not None:
+        from steersman.agents.report.page import write
+        from steersman.agents.report.routing import RoutingReport
+
+        shown = RoutingReport(judged, rivals, table, named, aims=False, commands=[command_line()])
+        write(shown.page(), report)
+        notes.print(f"report: {report}")
     if json:
-        print_json({"policy": judged, "ratios": _ratio_rows(table, judged, rivals), **table.as_dict()})
+        rows = named + each_rival(table, judged, rivals)
+        print_json({"policy": judged, "ratios": rows, **table.as_dict()})
     else:
         _print(table, judged, rivals)
 
@@ -251,6 +267,11 @@ def tune(
         Path | None, typer.Option(help="File that keeps scores, so that the command can go on later.")
     ] = None,
     commit: Annotated[str, typer.Option(help="Written into the files.")] = "",
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Directory of trained models, which then predict; default: the rules do."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that share the searches.")] = 1,
 ) -> None:
     """Find the best constants of a policy on the tuning part of each scenario's traffic.
 
@@ -258,51 +279,42 @@ def tune(
     """
     from dataclasses import replace
 
-    from steersman.agents.evaluate.constants import ALL, FOLDER, save_tuned
-    from steersman.agents.evaluate.run import run_count
+    from steersman.agents.evaluate.constants import FOLDER
+    from steersman.agents.evaluate.contestants import open_bundle
+    from steersman.agents.evaluate.course import run_count
     from steersman.agents.evaluate.tune import TUNING
-    from steersman.agents.evaluate.tune import tune as search
+    from steersman.agents.evaluate.tuning import TuningPlan
     from steersman.cli.choices import measured, names, positive_loads
     from steersman.cli.common import console, progress
     from steersman.env.scenario import load_scenario
+    from steersman.predictors.latency import LatencyModel
 
-    protocol = replace(TUNING, requests=requests, loads=positive_loads("--loads", loads))
+    models, length = open_bundle(bundle)
     described = [measured(load_scenario(name), None, "tune") for name in names("--scenario", scenario)]
-    tasks = {ALL: described} if once else {one.name: [one] for one in described}
-    wanted = names("--policy", policy)
+    plan = TuningPlan(
+        policies=tuple(names("--policy", policy)),
+        scenarios=tuple(described),
+        once=once,
+        protocol=replace(
+            TUNING, requests=requests, loads=positive_loads("--loads", loads), length=length
+        ),
+        latency=None if models is None else LatencyModel.from_bundle(models),
+        bundle="" if models is None else models.version,
+        evaluations=evaluations,
+        seed=seed,
+        commit=commit,
+        folder=out or FOLDER,
+        notebook=notebook,
+    )
     with progress() as bar:
-        for name in wanted:
-            for where, scenarios in tasks.items():
-                total = evaluations * run_count(1, len(scenarios), protocol)
-                row = bar.add_task(f"{name}, {where}", total=total, note="runs")
-                found = search(
-                    name,
-                    scenarios,
-                    protocol=protocol,
-                    evaluations=evaluations,
-                    seed=seed,
-                    notebook=notebook,
-                    on_progress=partial(bar.advance, row),
-                )
-                bar.update(row, completed=total)
-                about = {
-                    "scenarios": [one.name for one in scenarios],
-                    "requests": requests,
-                    "loads": list(protocol.loads),
-                    "seed": seed,
-                    "commit": commit,
-                    "command": f"steersman evaluate tune --policy {name} --scenario "
-                    f"{','.join(one.name for one in scenarios)}{' --once' if once else ''} "
-                    f"--evaluations {evaluations} --requests {requests} --loads {loads} --seed {seed}",
-                }
-                path = save_tuned(found, where, about, out or FOLDER)
-                console.print(
-                    f"{name}, {where}: J {found.score:.3f} of published, {path}", highlight=False
-                )
-
-
-def _ratio_rows(table: EvaluationTable, judged: str, rivals: list[str]) -> list[dict[str, object]]:
-    return [row for rival in rivals for row in table.rows(rival, [judged])]
+        total = run_count((evaluations + 1) * len(plan.policies), len(described), plan.protocol)
+        row = bar.add_task(f"{len(plan.tasks)} searches", total=total, note="runs")
+        found = plan.carry_out(jobs, partial(bar.advance, row))
+        bar.update(row, completed=total)
+    for tuned, where, path in found:
+        console.print(
+            f"{tuned.policy}, {where}: J {tuned.score:.3f} of published, {path}", highlight=False
+        )
 
 
 def _print(table: EvaluationTable, judged: str, rivals: list[str]) -> None:

@@ -96,6 +96,7 @@ def _run(settings: RouterSettings, read: Callable[[], RouterSettings], *, verbos
     import uvloop
 
     from steersman.serving.app import create_app
+    from steersman.serving.collector import settle
     from steersman.serving.reload import Reloader
     from steersman.serving.server import open_socket, serve_forever
 
@@ -108,6 +109,7 @@ def _run(settings: RouterSettings, read: Callable[[], RouterSettings], *, verbos
     listener = open_socket(settings)
     # The server raises the signal that stopped it once more when all is done: by then it is no news.
     signal.signal(signal.SIGTERM, lambda *_: None)
+    settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_forever(app, settings, listener, Reloader(app.state.parts, read)))
 

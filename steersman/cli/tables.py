@@ -57,7 +57,7 @@ def comparison(table: EvaluationTable, cell: Cell) -> Table:
 
 
 def ratios(table: EvaluationTable, policy: str, baselines: list[str]) -> Table:
-    """J of one policy over each baseline, per cell and over all."""
+    """J of one policy over each baseline, per cell and over each group of cells."""
     shown = Table(
         title=f"J of {policy} over each baseline (95 % interval)",
         caption=f"Under 1, {policy} is better. Paired bootstrap over seeds within cells.",
@@ -72,7 +72,9 @@ def ratios(table: EvaluationTable, policy: str, baselines: list[str]) -> Table:
         row = [interval(table.ratio(policy, baseline, cells=[cell])) for baseline in baselines]
         shown.add_row(str(cell), _costs(table, policy, cell), *row)
     shown.add_section()
-    shown.add_row("all", "", *(interval(table.ratio(policy, baseline)) for baseline in baselines))
+    for where, cells in table.groups().items():
+        row = [interval(table.ratio(policy, baseline, cells=cells)) for baseline in baselines]
+        shown.add_row(where, "", *row)
     return shown
 
 

@@ -209,7 +209,7 @@ def test_one_replica_with_too_large_a_share() -> None:
 def test_a_fast_replica_may_have_a_larger_share() -> None:
     seen = calm(2)
     seen.replicas[0, [R["prefill_token_s"], R["decode_base_s"]]] /= 3.0
-    np.testing.assert_allclose(fair_share(seen), [0.75, 0.25], rtol=1e-5)
+    np.testing.assert_allclose(fair_share(seen.replicas), [0.75, 0.25], rtol=1e-5)
 
 
 def test_it_latches_rests_probes_and_opens_again() -> None:

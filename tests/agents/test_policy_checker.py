@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from steersman.agents.policies import make_policy
-from steersman.agents.policy import NO_CANDIDATE, argmax_decision
+from steersman.agents.policies.marginal import MarginalCost, MarginalCostOptions
+from steersman.agents.policy import NO_CANDIDATE, Policy, argmax_decision
 from steersman.agents.policy_checker import PolicyContractError, check_policy
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.schema import Decision, Observation
@@ -117,3 +118,19 @@ def test_a_choice_without_candidates_is_refused() -> None:
 def test_round_robin_needs_the_opt_out() -> None:
     with pytest.raises(PolicyContractError, match="equivariant=False"):
         check_policy(lambda seed: make_policy("round-robin", seed=seed))
+
+
+def test_together_must_be_decide() -> None:
+    class Half(MarginalCost):
+        """Overrides what is asked alone, and not what is asked together."""
+
+        def decide(self, observation: Observation) -> Decision:
+            return argmax_decision(
+                self.cost(observation).astype(np.float32), observation.mask, self._rng, policy=self.name
+            )
+
+    def make(seed: int) -> Policy:
+        return Half(MarginalCostOptions(), np.random.default_rng(seed))
+
+    with pytest.raises(PolicyContractError, match="override both or neither"):
+        check_policy(make)

@@ -29,7 +29,7 @@ def unit() -> Ranges:
 def test_nothing_lies_outside_the_ranges_it_was_made_of(seed: int, n: int) -> None:
     seen = sample_observation(np.random.default_rng(seed), n)
     ranges = Ranges.of(seen.replicas[seen.mask], seen.request)
-    assert ranges.share_outside(seen, 0.0) == 0.0
+    assert ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.0) == 0.0
 
 
 def test_the_share_counts_allowed_candidates_and_the_request() -> None:
@@ -37,11 +37,15 @@ def test_the_share_counts_allowed_candidates_and_the_request() -> None:
     seen.mask[:] = [True, True, False]
     seen.replicas[:], seen.request[:] = 0.5, 0.5
     seen.replicas[2] = 99.0  # masked
-    assert unit().share_outside(seen, 0.0) == 0.0
+    assert unit().share_outside(seen.replicas[seen.mask], seen.request, 0.0) == 0.0
     seen.replicas[0, 0] = 1.2
     seen.request[0] = np.nan
-    assert unit().share_outside(seen, 0.1) == pytest.approx(2 / (2 * F + Q))
-    assert unit().share_outside(seen, 0.3) == pytest.approx(1 / (2 * F + Q))
+    assert unit().share_outside(seen.replicas[seen.mask], seen.request, 0.1) == pytest.approx(
+        2 / (2 * F + Q)
+    )
+    assert unit().share_outside(seen.replicas[seen.mask], seen.request, 0.3) == pytest.approx(
+        1 / (2 * F + Q)
+    )
 
 
 def test_a_feature_that_never_varied_notices_another_constant() -> None:
@@ -49,9 +53,11 @@ def test_a_feature_that_never_varied_notices_another_constant() -> None:
     column = REPLICA_INDEX["max_num_seqs"]
     ranges = Ranges.of(seen.replicas, seen.request)
     seen.replicas[:, column] *= 1.2
-    assert ranges.share_outside(seen, 0.25) == 0.0
+    assert ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.25) == 0.0
     seen.replicas[:, column] *= 2.0
-    assert ranges.share_outside(seen, 0.25) == pytest.approx(2 / (2 * F + Q))
+    assert ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.25) == pytest.approx(
+        2 / (2 * F + Q)
+    )
 
 
 def test_what_the_policy_does_not_read_may_be_anything_finite() -> None:
@@ -59,11 +65,15 @@ def test_what_the_policy_does_not_read_may_be_anything_finite() -> None:
     unread = [REQUEST_INDEX["hour_sin"], REQUEST_INDEX["prefix_blocks"]]
     ranges = Ranges.of(seen.replicas, seen.request)
     seen.request[unread] = -0.7, 4096.0
-    assert ranges.share_outside(seen, 0.25) == pytest.approx(2 / (2 * F + Q))
+    assert ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.25) == pytest.approx(
+        2 / (2 * F + Q)
+    )
     ranges = ranges.regardless_of(unread)
-    assert ranges.share_outside(seen, 0.25) == 0.0
+    assert ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.25) == 0.0
     seen.request[unread[0]] = np.nan
-    assert ranges.share_outside(seen, 0.25) == pytest.approx(1 / (2 * F + Q))
+    assert ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.25) == pytest.approx(
+        1 / (2 * F + Q)
+    )
 
 
 def test_bounds_of_other_features_are_refused() -> None:

@@ -40,10 +40,27 @@ def test_routing_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     answer = json.loads(run((*arguments, "--baselines", "random,p2c"), monkeypatch, capsys))
     assert answer["policy"] == "p2c"
     assert [row["name"] for row in answer["ratios"]] == [
+        "worst_cell.vs_best_baseline",
+        "worst_cell.p99_ttft_vs_best_baseline",
+        "cells worse than random",
         "J of p2c over random, all cells",
         "J of p2c over random, tiny 80%",
+        "J1 of p2c over random, all cells",
     ]
     assert {row["policy"] for row in answer["runs"]} == {"p2c", "random"}
+
+
+def test_routing_writes_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    arguments = (*ROUTING, "--loads", "0.5,1.1", "--seeds", "1", "--baselines", "p2c,random")
+    run((*arguments, "--report", str(path)), monkeypatch, capsys)
+    page = path.read_text(encoding="utf-8")
+    assert page.count("<svg") == 5
+    assert "tiny 110%" in page
+    assert f"--report {path}" in page
+    assert "Aims" not in page
 
 
 def test_predictors_are_judged_beside_the_rules_and_recorded(

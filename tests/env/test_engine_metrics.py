@@ -91,6 +91,14 @@ nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="t",version="1
 
 TGI_PAGE = b"tgi_queue_size 3\ntgi_batch_current_size 8\ntgi_batch_current_max_tokens 9000\n"
 
+LLAMA_CPP_PAGE = b"""\
+# HELP llamacpp:requests_processing Number of requests processing.
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 2
+llamacpp:requests_deferred 1
+llamacpp:n_busy_slots_per_decode 1.5
+"""
+
 
 def test_vllm_sums_over_data_parallel_ranks() -> None:
     assert parse_metrics(VLLM_V1) == EngineMetrics(
@@ -114,6 +122,7 @@ def test_vllm_sums_over_data_parallel_ranks() -> None:
         (TRTLLM_SERVE_PAGE, EngineMetrics("tensorrt-llm", 2.0, 1.0, 0.125, 32_000.0)),
         (TRITON_PAGE, EngineMetrics("triton", 4.0, 2.0, 0.5, 57_600.0)),
         (TGI_PAGE, EngineMetrics("tgi", 8.0, 3.0, 0.0)),
+        (LLAMA_CPP_PAGE, EngineMetrics("llama.cpp", 2.0, 1.0, 0.0)),
     ],
 )
 def test_dialects_are_recognised(page: bytes, expected: EngineMetrics) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -14,6 +14,7 @@ import orjson
 from steersman.serving.app import create_app
 from steersman.serving.config import RouterSettings
 from steersman.serving.parts import Parts
+from steersman.serving.reload import Reloader
 from steersman.serving.server import make_server
 from steersman.traces.settings import parse_settings
 from tests.serving.backends import Backend, Behaviour, backends
@@ -28,6 +29,8 @@ class Routed:
     url: str
     parts: Parts
     client: aiohttp.ClientSession
+    connections: set[Any] = field(default_factory=set)
+    """Of clients, as the server knows them; the session's own are among them."""
 
     async def post(
         self, body: Any = None, *, path: str = CHAT, headers: dict[str, str] | None = None
@@ -70,6 +73,11 @@ def settings_for(replicas: Sequence[Backend], **sections: Any) -> RouterSettings
     return parse_settings(values | sections, RouterSettings, source="test")
 
 
+def reloader_of(parts: Parts) -> Reloader:
+    """One whose file says what the router does."""
+    return Reloader(parts, lambda: parts.settings)
+
+
 @contextlib.asynccontextmanager
 async def routing(settings: RouterSettings) -> AsyncIterator[Routed]:
     """Run the router until the block ends."""
@@ -82,7 +90,8 @@ async def routing(settings: RouterSettings) -> AsyncIterator[Routed]:
             await asyncio.sleep(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]
         async with aiohttp.ClientSession(auto_decompress=False) as client:
-            yield Routed(f"http://127.0.0.1:{port}", app.state.parts, client)
+            url = f"http://127.0.0.1:{port}"
+            yield Routed(url, app.state.parts, client, server.server_state.connections)
     finally:
         server.should_exit = True
         await serving

@@ -302,8 +302,9 @@ async def test_the_metrics_page() -> None:
         assert 0.0 <= await router.metric('steersman_replica_metrics_age_seconds{replica="b0"}') < 5.0
 
 
-async def test_without_a_bundle_the_fallback_serves_and_says_why() -> None:
-    async with rig(GOOD, policy={"name": "learned"}) as (router, _):
+async def test_without_any_model_the_fallback_serves_and_says_why() -> None:
+    policy = {"name": "learned", "options": {"shipped": False}}
+    async with rig(GOOD, policy=policy) as (router, _):
         _, _, headers = await router.post()
         assert headers["x-steersman-policy"] == "marginal-cost"
         assert headers["x-steersman-fallback"] == "no_model"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ssl
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from steersman.serving.app import create_app
 from steersman.traces.errors import ConfigError
 from tests.serving.backends import Backend, Received, backends, completion, silent, whole
 from tests.serving.harness import Routed, chat, eventually, routing, settings_for
+from tests.support.certificates import certificate
 
 GOOD = whole(completion())
 
@@ -139,35 +135,6 @@ async def test_each_replica_has_its_own_patience() -> None:
         async with routing(settings_for([], backends=listed)) as router:
             status, got, _ = await router.post()
             assert (status, b"backend_timeout" in got) == (504, True)
-
-
-def certificate(directory: Path, name: str) -> tuple[Path, Path]:
-    """A self-signed certificate for a name, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / f"{name}.pem", directory / f"{name}.key"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return paths
 
 
 @pytest.fixture(scope="module")

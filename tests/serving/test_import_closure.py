@@ -19,6 +19,7 @@ HEAVY = (
     "scipy",
     "matplotlib",
     "onnx",
+    "redis",
 )
 
 _PROGRAM = """

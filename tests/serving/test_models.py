@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from steersman.agents.learned import shipped
+from steersman.agents.learned.shipped import load_shipped
 from steersman.predictors.bundle import LATENCY_FILE, POLICY_FILE, write_bundle
 from steersman.predictors.latency import LEAST_S
 from steersman.serving.app import create_app
@@ -19,6 +21,7 @@ from tests.serving.graphs import policy_bundle
 from tests.serving.harness import Routed, chat, eventually, rig, settings_for
 
 GOOD = whole(completion())
+MADE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_a_bundle_serves_and_is_replaced_while_running(tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ async def test_a_corrupt_bundle_does_not_stop_the_start(
     (bundle / POLICY_FILE).write_bytes(b"garbage")
     sections = {
         "guard": {"deadline_ms": 1000},
-        "policy": {"name": "learned"},
+        "policy": {"name": "learned", "options": {"shipped": False}},
         "bundle": {"directory": str(bundle)},
     }
     async with rig(GOOD, **sections) as (router, _):
@@ -89,7 +92,7 @@ async def test_a_bundle_that_appears_later_is_found(tmp_path: Path) -> None:
     bundle = tmp_path / "champion"
     sections = {
         "guard": {"deadline_ms": 1000},
-        "policy": {"name": "learned"},
+        "policy": {"name": "learned", "options": {"shipped": False}},
         "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
     }
     async with rig(GOOD, **sections) as (router, _):
@@ -97,6 +100,43 @@ async def test_a_bundle_that_appears_later_is_found(tmp_path: Path) -> None:
         policy_bundle(bundle, "v1")
         await eventually(lambda: router.parts.models.version == "v1")
         assert (await router.post())[2].get("x-steersman-fallback") is None
+
+
+async def test_the_shipped_policy_serves_from_the_first_request_until_there_is_another(
+    tmp_path: Path,
+) -> None:
+    bundle = tmp_path / "champion"
+    version = load_shipped().version
+    sections = {
+        "guard": {"deadline_ms": 1000},
+        "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
+    }
+    async with rig(GOOD, GOOD, **sections) as (router, _):
+        served = f'steersman_bundle_info{{version="{version}"}}'
+        _, _, headers = await router.post()
+        assert headers["x-steersman-policy"] == "learned"
+        assert "x-steersman-fallback" not in headers
+        assert await router.metric(served) == 1.0
+        write_bundle(bundle, {}, version="predictors", code_version="0", created=MADE)
+        await eventually(lambda: router.parts.models.version == "predictors")
+        _, _, headers = await router.post()
+        assert headers["x-steersman-policy"] == "learned"
+        assert "x-steersman-fallback" not in headers
+        assert await router.metric(served) == 0.0
+
+
+async def test_a_damaged_installation_costs_the_shipped_policy_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy_bundle(tmp_path / "shipped", "v1")
+    (tmp_path / "shipped" / POLICY_FILE).write_bytes(b"garbage")
+    monkeypatch.setattr(shipped, "DIRECTORY", tmp_path / "shipped")
+    async with rig(GOOD) as (router, _):
+        status, _, headers = await router.post()
+        assert status == 200
+        assert headers["x-steersman-fallback"] == "no_model"
+        assert await router.metric('steersman_bundle_loads_total{result="refused"}') == 1.0
+    assert "the shipped policy is refused" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from steersman.serving import upstream as module
 from steersman.serving.config import LimitSettings, TimeoutSettings
 from steersman.serving.parts import build_parts
 from steersman.serving.replica import Replica
-from steersman.serving.upstream import Upstream
+from steersman.serving.upstream import Upstream, request_head
 from steersman.traces.errors import BackendError
 from tests.serving.harness import settings_for
 
@@ -74,3 +74,14 @@ async def test_a_page_that_trickles_is_cut_off() -> None:
     async with asking(trickle) as (upstream, replica, _):
         with pytest.raises(BackendError, match="no answer in time"):
             await upstream.get(replica, "/metrics", timeout_s=0.2)
+
+
+@pytest.mark.parametrize("value", [b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"])
+def test_no_header_can_become_two(value: bytes) -> None:
+    with pytest.raises(ValueError, match="line break"):
+        request_head(b"POST", b"/v1/chat/completions", b"host", [(b"x-a", value)])
+
+
+def test_a_request_is_written_as_it_is_given() -> None:
+    head = request_head(b"POST", b"/p?q=1", b"h:1", [(b"x-a", "ü".encode()), (b"x-b", b"\xff")])
+    assert head == b"POST /p?q=1 HTTP/1.1\r\nhost: h:1\r\nx-a: \xc3\xbc\r\nx-b: \xff\r\n\r\n"

@@ -55,6 +55,23 @@ def test_the_same_evaluation_gives_the_same_figures(scenario: Scenario, table: E
     assert again == table
 
 
+def test_processes_share_the_work_and_change_no_figure(
+    scenario: Scenario, table: EvaluationTable
+) -> None:
+    done: list[float] = []
+    policies = factories("random", "marginal-cost")
+    shared = evaluate(policies, [scenario], SHORT, jobs=2, on_progress=done.append)
+    assert shared == table
+    assert sum(done) == pytest.approx(len(table.runs))
+
+
+def test_scenarios_of_other_sizes_play_side_by_side(scenario: Scenario) -> None:
+    smaller = replace(scenario, name="smaller", replicas=scenario.replicas[:-1], saturation_rps=7.0)
+    names = factories("marginal-cost", "p2c", "llm-d-default")
+    both = evaluate(names, [scenario, smaller], SHORT)
+    assert evaluate(names, [smaller], SHORT).runs == both.runs[len(both.runs) // 2 :]
+
+
 def test_who_else_competes_changes_nobodys_figures(scenario: Scenario, table: EvaluationTable) -> None:
     alone = evaluate(factories("marginal-cost"), [scenario], SHORT)
     assert alone.runs == tuple(run for run in table.runs if run.policy == "marginal-cost")
@@ -157,6 +174,20 @@ def test_rows_are_figures_with_intervals(table: EvaluationTable) -> None:
     flat = table.as_dict()["runs"][0]
     assert flat["policy"] == "random"
     assert flat["j"] == asdict(table.runs[0].figures)["j"]
+
+
+def test_idle_and_overloaded_cells_are_summed_up_apart(
+    scenario: Scenario, table: EvaluationTable
+) -> None:
+    assert list(table.groups()) == ["all cells"]
+    protocol = replace(SHORT, loads=(0.4, 0.8, 0.95, 1.2), seeds=(0,), requests=40)
+    wide = evaluate(factories("random", "marginal-cost"), [scenario], protocol)
+    loads = {where: [cell.load for cell in cells] for where, cells in wide.groups().items()}
+    assert loads == {"40% load": [0.4], "usual loads": [0.8, 0.95], "120% load": [1.2]}
+    rows = {row["name"]: row["value"] for row in wide.rows("random")}
+    usual = wide.ratio("marginal-cost", "random", cells=wide.groups()["usual loads"])
+    assert rows["J of marginal-cost over random, usual loads"] == usual.value
+    assert "J of marginal-cost over random, all cells" not in rows
 
 
 def test_every_cell_has_a_verdict_and_a_best_baseline(table: EvaluationTable) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +11,16 @@ from hypothesis import strategies as st
 
 from steersman.agents.evaluate.constants import load_tuned, save_tuned
 from steersman.agents.evaluate.contestants import contestants
+from steersman.agents.evaluate.lockstep import Entry, play
 from steersman.agents.evaluate.run import evaluate
 from steersman.agents.evaluate.spaces import SPACES, options_at, place_of, published, space_of
-from steersman.agents.evaluate.tune import POPULATION, TUNING, Tuned, tune
+from steersman.agents.evaluate.tune import POPULATION, TUNING, Search, Tuned, tune, tune_together
 from steersman.agents.policies import POLICY_NAMES, make_policy
 from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Scenario
 
-EVALUATE = "steersman.agents.evaluate.tune.evaluate"
+PLAY = "steersman.agents.evaluate.tune.play"
 SHORT = replace(TUNING, loads=(1.1,), requests=60, warmup_s=4.0, tail_s=0.0)
 
 
@@ -72,13 +74,13 @@ def test_an_interrupted_search_goes_on_where_it_was(
     whole = tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30)
     played: list[int] = []
 
-    def counted(policies: dict[str, object], *rest: object, **more: object) -> object:
+    def counted(entries: list[Entry], *rest: Any) -> object:
         if len(played) == 2:
             raise KeyboardInterrupt
-        played.append(len(policies))
-        return evaluate(policies, *rest, **more)  # type: ignore[arg-type]
+        played.append(len(entries))
+        return play(entries, *rest)
 
-    monkeypatch.setattr(EVALUATE, counted)
+    monkeypatch.setattr(PLAY, counted)
     with pytest.raises(KeyboardInterrupt):
         tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30, notebook=book)
     with book.open("a") as file:
@@ -89,8 +91,19 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert resumed == whole
     assert before >= POPULATION
     assert sum(played) <= 30 - before
-    monkeypatch.setattr(EVALUATE, None)
+    played.clear()
     assert tune("llm-d-default", [scenario], protocol=SHORT, evaluations=30, notebook=book) == whole
+    assert not any(played), "all is known"
+
+
+def test_searches_side_by_side_find_what_each_finds_alone(scenario: Scenario) -> None:
+    other = replace(scenario, name="other", saturation_rps=10.0)
+    runs: list[float] = []
+    searches = [Search("prequal", (scenario,)), Search("llm-d-sticky", (scenario, other))]
+    both = tune_together(searches, protocol=SHORT, evaluations=20, on_progress=runs.append)
+    assert both[0] == tune("prequal", [scenario], protocol=SHORT, evaluations=20)
+    assert both[1] == tune("llm-d-sticky", [scenario, other], protocol=SHORT, evaluations=20)
+    assert sum(runs) == pytest.approx(21 + 2 * 21)
 
 
 ABOUT = {"scenarios": ["tiny"], "requests": 60, "loads": [0.8], "seed": 0, "command": "c"}

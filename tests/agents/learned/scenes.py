@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import cache
 
 from steersman.agents.learned.config import PolicySettings, PracticeSettings
+from steersman.agents.learned.ground import Ground, grounds_of
 from steersman.agents.learned.practice import Practice
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.length import FallbackLength
 from steersman.traces.schema import Scenario
 from steersman.traces.trace import Trace
 
-SMALL = PracticeSettings(replicas=(2, 4), episode_requests=40, load=(0.5, 1.2))
+SMALL = PracticeSettings(
+    replicas=(2, 4), episode_requests=40, episode_s=0.0, reuse_episode_s=0.0, load=(0.5, 1.2)
+)
 
 
 @cache
@@ -24,8 +27,13 @@ def source() -> Trace:
     return load_source(scenario(), "train")
 
 
+@cache
+def ground() -> Ground:
+    return grounds_of([scenario()])[0]
+
+
 def make_practice(settings: PracticeSettings = SMALL) -> Practice:
-    return Practice(scenario(), source(), FallbackLength(), settings)
+    return Practice([ground()], FallbackLength(), settings)
 
 
 def small_settings(**changes: object) -> PolicySettings:
@@ -36,7 +44,7 @@ def small_settings(**changes: object) -> PolicySettings:
             "network": {"width": 8},
             "counterfactual": {
                 "clusters": 3,
-                "stride": 5,
+                "states": 8,
                 "epochs": 1,
                 "last_epochs": 1,
                 "minibatch": 32,
@@ -48,7 +56,7 @@ def small_settings(**changes: object) -> PolicySettings:
                 "check_updates": 2,
                 "critic_warmup": 1,
             },
-            "check": {"loads": [0.8], "seeds": 2, "requests": 40},
+            "check": {"loads": [0.8], "seeds": 2, "requests": 40, "run_s": 0.0, "reuse_run_s": 0.0},
             "budget_s": 1.0,
             **changes,
         }

@@ -9,7 +9,7 @@ from steersman.agents.learned.counterfactual import States, collect, improve
 from steersman.agents.learned.network import RoutingNetwork
 from tests.agents.learned.scenes import make_practice
 
-SETTINGS = CounterfactualSettings(clusters=4, stride=3, minibatch=32)
+SETTINGS = CounterfactualSettings(clusters=4, states=12, minibatch=32)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,14 @@ def test_the_same_seed_collects_the_same(states: States) -> None:
     network = RoutingNetwork(NetworkSettings())
     again = collect(make_practice(), network, SETTINGS, np.random.default_rng(0))
     torch.testing.assert_close(again.regret, states.regret, rtol=0.0, atol=0.0)
+
+
+def test_processes_collect_what_one_collects(states: States) -> None:
+    torch.manual_seed(0)
+    network = RoutingNetwork(NetworkSettings())
+    again = collect(make_practice(), network, SETTINGS, np.random.default_rng(0), jobs=2)
+    for name, tensor in vars(states).items():
+        torch.testing.assert_close(getattr(again, name), tensor, rtol=0.0, atol=0.0)
 
 
 def test_improvement_lowers_the_regret(states: States) -> None:

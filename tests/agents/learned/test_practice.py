@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from steersman.agents.learned.config import PracticeSettings
+from steersman.agents.learned.practice import Practice
+from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
-from tests.agents.learned.scenes import make_practice, scenario
+from tests.agents.learned.scenes import ground, make_practice, scenario
 
 
 def test_draws_differ_and_stay_within_the_settings() -> None:
-    practice = make_practice(PracticeSettings(replicas=(2, 5), episode_requests=30, scenario_share=0.0))
+    practice = make_practice(
+        PracticeSettings(replicas=(2, 5), episode_requests=30, episode_s=0.0, scenario_share=0.0)
+    )
     rng = np.random.default_rng(0)
     clusters = [practice.draw(rng) for _ in range(30)]
     assert {len(cluster.replicas) for cluster in clusters} == {2, 3, 4, 5}
@@ -20,7 +26,9 @@ def test_draws_differ_and_stay_within_the_settings() -> None:
 
 
 def test_a_share_of_the_draws_is_the_scenario_itself() -> None:
-    practice = make_practice(PracticeSettings(replicas=(3, 4), episode_requests=20, scenario_share=0.5))
+    practice = make_practice(
+        PracticeSettings(replicas=(3, 4), episode_requests=20, episode_s=0.0, scenario_share=0.5)
+    )
     rng = np.random.default_rng(1)
     own = [practice.draw(rng).replicas == scenario().replicas for _ in range(40)]
     assert 8 <= sum(own) <= 32
@@ -36,3 +44,27 @@ def test_the_same_seed_draws_the_same_cluster() -> None:
 def test_a_profile_of_another_model_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"practice\.profiles: 'a100-qwen2\.5-7b' serves qwen2\.5-7b"):
         make_practice(PracticeSettings(profiles=("a100-qwen2.5-7b",)))
+
+
+def test_grounds_are_drawn_evenly_until_one_is_emphasised() -> None:
+    settings = PracticeSettings(replicas=(2, 2), episode_requests=20, episode_s=0.0, scenario_share=1.0)
+    other = replace(ground(), scenario=replace(scenario(), replicas=scenario().replicas[:1]))
+    practice = Practice([ground(), other], FallbackLength(), settings)
+    rng = np.random.default_rng(3)
+
+    def share_of_other() -> float:
+        return float(np.mean([len(practice.draw(rng).replicas) == 1 for _ in range(120)]))
+
+    assert 0.35 < share_of_other() < 0.65
+    practice.emphasise([0.9, 1.0])
+    assert share_of_other() > 0.6
+
+
+def test_an_episode_is_long_enough_for_a_pool_to_fill() -> None:
+    settings = PracticeSettings(
+        replicas=(2, 2), episode_requests=20, episode_s=30.0, load=(0.5, 0.5), most_requests=400
+    )
+    cluster = make_practice(settings).draw(np.random.default_rng(0))
+    assert cluster.trace.arrival_s[-1] > 25.0
+    short = make_practice(settings.model_copy(update={"most_requests": 50}))
+    assert len(short.draw(np.random.default_rng(0)).trace) == 50

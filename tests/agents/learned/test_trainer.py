@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,12 @@ from steersman.agents.learned.export import export_policy
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.served import KIND, POLICY_FEATURES, LearnedPolicy
 from steersman.agents.learned.trainer import PolicyTrainer, TrainedPolicy
-from steersman.env.scenario import load_source
 from steersman.predictors.features import REQUEST_INDEX
 from steersman.predictors.length import FallbackLength
 from steersman.predictors.onnx_model import OnnxModel
 from steersman.traces.errors import ArtifactError
 from steersman.traces.schema import Observation
-from tests.agents.learned.scenes import scenario, small_settings, source
+from tests.agents.learned.scenes import ground, scenario, small_settings
 
 
 class Ticks:
@@ -42,9 +42,7 @@ def run(
     **changes: object,
 ) -> TrainedPolicy:
     return PolicyTrainer(
-        scenario(),
-        source(),
-        load_source(scenario(), "tune"),
+        [ground()],
         FallbackLength(),
         small_settings(ppo_share=ppo_share, **changes),
         seed=0,
@@ -87,7 +85,7 @@ def test_what_was_trained_can_be_served() -> None:
     before = served.head_scores(seen)
     for name, value in {"prefix_blocks": 300.0, "question_type": 2.0, "hour_cos": -1.0}.items():
         seen.request[REQUEST_INDEX[name]] = value
-    assert served.ranges.share_outside(seen, 0.0) == 0.0
+    assert served.ranges.share_outside(seen.replicas[seen.mask], seen.request, 0.0) == 0.0
     np.testing.assert_allclose(served.head_scores(seen), before, rtol=1e-4, atol=1e-4)
 
 
@@ -131,6 +129,32 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
 
 def test_an_untrained_network_costs_what_marginal_cost_costs() -> None:
     settings = small_settings(network={"width": 8, "initial_residual": 0.0})
-    checker = Checker(scenario(), source(), FallbackLength(), settings.check)
+    checker = Checker([ground()], FallbackLength(), settings.check)
     check = checker.check(RoutingNetwork(settings.network))
     np.testing.assert_allclose(check.by_run, 1.0, rtol=1e-9)
+
+
+def test_a_fixed_number_of_rounds_makes_the_same_policy_however_long_it_takes() -> None:
+    counterfactual = {**small_settings().counterfactual.model_dump(), "rounds": 2}
+    one, other = (
+        run(ppo_share=0.0, clock=Ticks(step), budget_s=1e6, counterfactual=counterfactual)
+        for step in (0.01, 3.0)
+    )
+    for name, tensor in one.network.state_dict().items():
+        assert torch.equal(tensor, other.network.state_dict()[name])
+    assert one.states == other.states
+
+
+def test_one_policy_for_several_scenarios_is_checked_on_each() -> None:
+    other = replace(
+        ground(), scenario=replace(scenario(), name="other", replicas=scenario().replicas[::-1])
+    )
+    settings = small_settings(ppo_share=0.0)
+    trained = PolicyTrainer(
+        [ground(), other], FallbackLength(), settings, seed=0, clock=Ticks(0.1)
+    ).train()
+    by_ground = [
+        [value for _, value in trained.curves[f"check_ratio.{name}"]] for name in ("tiny", "other")
+    ]
+    together = [value for _, value in trained.curves["check_ratio"]]
+    np.testing.assert_allclose(np.sqrt(np.prod(by_ground, axis=0)), together)

@@ -205,3 +205,20 @@ def test_argmax_never_lets_a_nan_win() -> None:
     all_nan = argmax_decision(scores, np.array([True, False, True]), rng, policy="t")
     assert (all_nan.choice in {0, 2}, all_nan.propensity) == (True, 0.5)
     assert argmax_decision(scores, np.array([False] * 3), rng, policy="t").choice == NO_CANDIDATE
+
+
+SCORES = st.sampled_from([0.0, 1.0, -1.0, 2.0, float("nan"), float("inf"), -float("inf")])
+
+
+@given(st.lists(st.tuples(SCORES, st.booleans()), min_size=1, max_size=6), st.integers(0, 99))
+def test_argmax_takes_one_of_the_best_that_are_allowed(
+    candidates: list[tuple[float, bool]], seed: int
+) -> None:
+    scores = np.array([score for score, _ in candidates], dtype=np.float32)
+    mask = np.array([allowed for _, allowed in candidates])
+    decision = argmax_decision(scores, mask, np.random.default_rng(seed), policy="t")
+    rank = [-4e38 if np.isnan(score) or score == -np.inf else score for score in scores.tolist()]
+    best = max((rank[i] for i in np.flatnonzero(mask)), default=None)
+    tied = [i for i in np.flatnonzero(mask).tolist() if rank[i] == best]
+    assert decision.choice in (tied or [NO_CANDIDATE])
+    assert decision.propensity == pytest.approx(1.0 / max(len(tied), 1))

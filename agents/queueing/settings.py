@@ -1,0 +1,66 @@
+"""Settings of the queue in the router."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from steersman.traces.settings import Settings
+
+LEVELS = 4
+"""P0 to P3."""
+
+
+class QueueSettings(Settings):
+    """Holding requests back while every replica is full (SPEC C1)."""
+
+    enabled: bool = Field(default=True, description="Whether to; if not, all go straight through.")
+    waiting: float = Field(
+        default=2.0,
+        ge=0,
+        description="A replica with more requests than this in its own queue, as believed, is full.",
+    )
+    kv_usage: float = Field(
+        default=0.9, gt=0, le=1, description="One with more of its KV memory in use is full."
+    )
+    batch_use: float = Field(
+        default=0.98, gt=0, le=1, description="One with more of its batch slots in use is full."
+    )
+    tpot_share: tuple[float, float, float, float] = Field(
+        default=(1.0, 0.9, 0.85, 0.8),
+        description="For P0 to P3: one where a request's predicted TPOT exceeds this share of its "
+        "objective is full. What is kept free of the lower classes is at once there for the higher.",
+    )
+    ttft_share: tuple[float, float, float, float] = Field(
+        default=(0.6, 0.6, 0.5, 0.4),
+        description="For P0 to P3: one where its predicted TTFT exceeds this share of its objective is "
+        "full.",
+    )
+    ageing_s: tuple[float, float, float, float] = Field(
+        default=(15.0, 15.0, 30.0, 60.0),
+        description="What has waited so long, P0 to P3, has a part in 'aged_share'; in seconds.",
+    )
+    aged_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of turns that go to what has aged, the longest first, whatever its class.",
+    )
+    stretch: float = Field(
+        default=20.0,
+        ge=0,
+        description="Seconds a request lets others overtake it for each second of the engine's time it "
+        "is predicted to take; 0: first come, first served within a level.",
+    )
+    late: Literal["serve", "yield", "refuse"] = Field(
+        default="yield",
+        description="What can no longer meet its TTFT objective: served in its turn, behind those of "
+        "its class that still can, or refused with 503.",
+    )
+    max_requests: int = Field(
+        default=2000, ge=1, description="Most requests of a model in the queue; the lowest class goes."
+    )
+    max_bytes: int = Field(
+        default=256 * 2**20, ge=2**20, description="Most bytes of their bodies, all models together."
+    )

@@ -1,0 +1,1 @@
+"""Groups of requests and their homes (SPEC B4); the rule itself is in `agents/affinity/`."""
