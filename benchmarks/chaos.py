@@ -109,7 +109,7 @@ async def play(stage: Stage, clients: Clients, plan: Plan, seconds: float) -> tu
 
 
 def cpu_waiting_s() -> float:
-    """Seconds, of all there were, in which something waited for a core; 0 if the system does not tell."""
+    """Seconds so far in which something waited for a core; 0 if the system does not tell."""
     found = re.search(r"^some .*total=(\d+)", PRESSURE.read_text() if PRESSURE.exists() else "")
     return int(found[1]) / 1e6 if found else 0.0
 
