@@ -59,13 +59,13 @@ class PracticeSettings(Settings):
         800, ge=20, description="decisions in one episode of a cluster, at least"
     )
     episode_s: float = Field(
-        45.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
+        90.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
     )
     reuse_episode_s: float = Field(
         150.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
     )
     most_requests: int = Field(
-        5000, ge=20, description="decisions in one episode at most, whatever its length"
+        8000, ge=20, description="decisions in one episode at most, whatever its length"
     )
     scenario_share: float = Field(
         0.5, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
@@ -102,8 +102,8 @@ class CounterfactualSettings(Settings):
     rounds: int | None = Field(
         None, ge=1, description="rounds at most; null: as many as the budget has time for"
     )
-    clusters: int = Field(24, ge=1, le=1024, description="clusters practised on in a round")
-    states: int = Field(800, ge=1, description="decisions of each cluster that are asked about")
+    clusters: int = Field(16, ge=1, le=1024, description="clusters practised on in a round")
+    states: int = Field(600, ge=1, description="decisions of each cluster that are asked about")
     actions: int = Field(
         4, ge=2, description="replicas asked about: the policy's favourites and one of the others"
     )
@@ -111,18 +111,18 @@ class CounterfactualSettings(Settings):
         0.35, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
     )
     horizon_s: float = Field(
-        10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
+        40.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
     )
     reuse_horizon_s: float = Field(
-        30.0, gt=0, description="the same where engines cache prefixes, whose loss is felt late"
+        60.0, gt=0, description="the same where engines cache prefixes, whose loss is felt late"
     )
     random_shares: tuple[float, ...] = Field(
         (0.0, 0.05, 0.15), min_length=1, description="shares of random actions, one drawn per cluster"
     )
-    epochs: int = Field(2, ge=1, description="passes over all states known after each round")
-    last_epochs: int = Field(4, ge=1, description="passes over all states at the end")
+    epochs: int = Field(1, ge=1, description="passes over all states known after each round")
+    last_epochs: int = Field(1, ge=1, description="passes over all states at the end")
     minibatch: int = Field(1024, ge=16, description="states per gradient step")
-    learning_rate: float = Field(2e-3, gt=0, description="Adam's step at the start of each round")
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step at the start of each round")
     head_share: float = Field(
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )
@@ -131,7 +131,7 @@ class CounterfactualSettings(Settings):
         gt=0,
         description="cap on how much more or less than the mean a choice counts, in units of J",
     )
-    kept_rounds: int = Field(10, ge=1, description="latest rounds whose states are learned from")
+    kept_rounds: int = Field(3, ge=1, description="latest rounds whose states are learned from")
     check_rounds: int = Field(3, ge=1, description="rounds between two checks")
 
 

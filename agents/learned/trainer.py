@@ -37,7 +37,8 @@ Clock = Callable[[], float]
 Curves = dict[str, list[tuple[int, float]]]
 PARITY_STATES = 6
 SHARES = (0.5, 1.0)
-"""Of the learned residual, that are checked."""
+"""Of the learned residual, that are checked: what single answers taught by chance is half gone from half
+of it, what they agree on less."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +218,7 @@ class PolicyTrainer:
         self._save()
 
     def _check(self) -> None:
-        """Compare with marginal cost, the residual whole and halved; keep the best.
-
-        Of what single answers taught by chance, half is gone from half a residual; of what they agree on,
-        less.
-        """
+        """Compare with marginal cost, the residual whole and halved; keep the best."""
         at = self._at
         step = at.rounds + at.updates
         for share in SHARES:
