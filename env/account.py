@@ -5,9 +5,7 @@ The **cost** is EVALUATION's, in continuous time: until its first token a reques
 end it has accrued exactly `weight * (TTFT / TTFT_SLO + TPOT / TPOT_SLO)`, without EVALUATION's caps.
 While the router holds it back (`holding.py`) nothing accrues; that share follows at its dispatch. A
 missed service level costs `2 * weight` more, charged at the first token if TTFT missed and otherwise at
-the last if TPOT did (`miss_spread` of the cluster makes that a matter of degree: for training, where the
-flips of single requests would drown what a choice costs). A request that does not end well is charged up
-to `42 * weight` in all.
+the last if TPOT did. A request that does not end well is charged up to `42 * weight` in all.
 
 Per replica, only the sum of the rates is kept: constant work per event.
 """
@@ -74,23 +72,11 @@ def first_token(memory: int, slot: int, at_s: float) -> None:
     owner.cost_rate -= facts.weight / facts.ttft_slo_s
     if sequence.output > 1:
         owner.cost_rate += facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
-    missed = _missed(ttft_s / facts.ttft_slo_s, common_in(memory).miss_spread)
-    facts.charged = SLO_MISS_COST * facts.weight * missed
-    owner.cost += facts.charged
+    if ttft_s > facts.ttft_slo_s:
+        facts.charged = SLO_MISS_COST * facts.weight
+        owner.cost += facts.charged
     outcome = outcomes_in(memory)[sequence.row]
     outcome.first_token_s = at_s
-
-
-@inner
-def _missed(ratio: float, spread: float) -> float:
-    """Whether a latency that is so many times its service level misses it, 0 or 1.
-
-    With a spread it is a matter of degree, logistic in the logarithm of the ratio: the share of runs
-    that would miss it if the latency varied by about as much.
-    """
-    if spread == 0.0:
-        return 1.0 if ratio > 1.0 else 0.0
-    return 1.0 / (1.0 + max(ratio, 1e-9) ** (-1.0 / spread))
 
 
 @inner
@@ -128,8 +114,8 @@ def finished(memory: int, slot: int, at_s: float) -> None:
     if sequence.output > 1:
         tpot_s = (at_s - facts.first_token_s) / (sequence.output - 1)
         owner.cost_rate -= facts.weight / ((sequence.output - 1) * facts.tpot_slo_s)
-    missed = _missed(tpot_s / facts.tpot_slo_s, common_in(memory).miss_spread)
-    owner.cost += (SLO_MISS_COST * facts.weight - facts.charged) * missed
+    if facts.charged == 0.0 and tpot_s > facts.tpot_slo_s:
+        owner.cost += SLO_MISS_COST * facts.weight
     _on_finish(
         ledger_in(memory)[replica],
         float(sequence.prompt),

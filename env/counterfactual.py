@@ -43,6 +43,7 @@ def added_costs(
     output_p50: NDArray[np.float64],
     rows: NDArray[np.int64],
     *,
+    wanted: NDArray[np.bool_] | None = None,
     arrival_s: NDArray[np.float64],
     parents: NDArray[np.int64],
     horizon_s: float,
@@ -55,6 +56,7 @@ def added_costs(
         choices: (rows of the trace,), the replica each request went to, or -1.
         output_p50: (rows of the trace,), predicted output tokens.
         rows: the requests to ask about, in the order of their arrivals.
+        wanted: (len(rows), replicas), which replicas are asked about; None: all.
         arrival_s: (rows of the trace,), when each arrived in the recorded run; NaN: it did not.
         parents: (rows of the trace,), the turn before each, or -1; see `Trace.parent`.
         horizon_s: how long after such a request later arrivals are played. Then arrivals stop and all
@@ -62,7 +64,7 @@ def added_costs(
 
     Returns:
         (len(rows), replicas): what the request would have added to the cluster's cost on each replica;
-        NaN where the replay did not reach it.
+        NaN where the replay did not reach it, or nobody wanted to know.
 
     Raises:
         ConfigError: replicas share GPUs, so that a request changes more than its own replica.
@@ -77,6 +79,8 @@ def added_costs(
     asked = np.zeros(len(choices), dtype=np.int64)
     asked[rows] = np.arange(1, len(rows) + 1)
     added = np.full((len(rows), len(start.replicas)), np.nan)
+    if wanted is None:
+        wanted = np.ones(added.shape, dtype=np.bool_)
     _sweep(
         start.buffer,
         start.address,
@@ -87,6 +91,7 @@ def added_costs(
         asked,
         np.ascontiguousarray(parents, dtype=np.int64),
         horizon_s,
+        np.ascontiguousarray(wanted),
         added,
     )
     return added
@@ -103,6 +108,7 @@ def _sweep(
     asked: NDArray[np.int64],
     parents: NDArray[np.int64],
     horizon_s: float,
+    wanted: NDArray[np.bool_],
     added: NDArray[np.float64],
 ) -> None:
     while common_in(base_memory).free_slots > 1:
@@ -110,8 +116,19 @@ def _sweep(
         if row == NONE:
             break
         if asked[row] > 0:
-            costs = added[asked[row] - 1]
-            _ask(base, base_memory, scratch, memory, choices, output_p50, parents, horizon_s, costs)
+            k = asked[row] - 1
+            _ask(
+                base,
+                base_memory,
+                scratch,
+                memory,
+                choices,
+                output_p50,
+                parents,
+                horizon_s,
+                wanted[k],
+                added[k],
+            )
         prompt = float(trace_in(base_memory)[row].input_tokens)
         dispatch(base_memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
 
@@ -126,29 +143,30 @@ def _ask(
     output_p50: NDArray[np.float64],
     parents: NDArray[np.int64],
     horizon_s: float,
+    wanted: NDArray[np.bool_],
     added: NDArray[np.float64],
 ) -> None:
-    """Fill in the added cost of the pending request on every replica, (replicas,)."""
+    """Fill in the added cost of the pending request on every wanted replica, (replicas,)."""
     for replica in range(len(added)):
         _restore_prefixes(base_memory, memory, replica)
-    _restore(base, scratch, base_memory)
-    cluster = common_in(memory)
-    replicas = replicas_in(memory)
-    row = cluster.pending
-    cluster.pending = NONE
-    _play(memory, NONE, row, choices, output_p50, parents, horizon_s)
+    row = common_in(base_memory).pending
+    prompt = float(trace_in(base_memory)[row].input_tokens)
     for replica in range(len(added)):
-        added[replica] = -replicas[replica].cost
-        _restore_prefixes(base_memory, memory, replica)
-    for replica in range(len(added)):
+        if not wanted[replica]:
+            continue
         _restore(base, scratch, base_memory)
         _freeze_others(memory, replica)
-        refused = -cluster.cost
-        prompt = float(trace_in(memory)[row].input_tokens)
-        dispatch(memory, replica, output_p50[row], prompt, 0.0, 0.0)
-        refused += cluster.cost
+        common_in(memory).pending = NONE
         _play(memory, replica, row, choices, output_p50, parents, horizon_s)
-        added[replica] += replicas[replica].cost + refused
+        without = replicas_in(memory)[replica].cost
+        _restore_prefixes(base_memory, memory, replica)
+        _restore(base, scratch, base_memory)
+        _freeze_others(memory, replica)
+        refused = -common_in(memory).cost
+        dispatch(memory, replica, output_p50[row], prompt, 0.0, 0.0)
+        refused += common_in(memory).cost
+        _play(memory, replica, row, choices, output_p50, parents, horizon_s)
+        added[replica] = replicas_in(memory)[replica].cost + refused - without
         _restore_prefixes(base_memory, memory, replica)
 
 
@@ -189,7 +207,7 @@ def _play(
     parents: NDArray[np.int64],
     horizon_s: float,
 ) -> None:
-    """Play recorded choices (of one replica, or NONE for all) to the horizon, then drain.
+    """Play the recorded choices of one replica to the horizon, then drain.
 
     Without the later turns of the row that is asked about.
     """
@@ -199,7 +217,7 @@ def _play(
         row = next_unseen(memory)
         if row == NONE or cluster.now_s > end_s:
             break
-        if only in (NONE, choices[row]) and not _comes_after(row, asked, parents):
+        if choices[row] == only and not _comes_after(row, asked, parents):
             prompt = float(trace_in(memory)[row].input_tokens)
             dispatch(memory, choices[row], output_p50[row], prompt, 0.0, 0.0)
     cluster.pending = NONE

@@ -50,7 +50,6 @@ CLUSTER = np.dtype(
         ("transfer_latency_s", "f8"),
         ("transfer_token_s", "f8"),
         ("agenda", "i8"),  # not 0: replicas are looked at when something is due (`agenda.py`)
-        ("miss_spread", "f8"),  # 0: a service level is missed or met; see `account.py`
         ("segments", "i8"),  # 1: runs of prefix blocks are kept (`segments.py`), not single ones
     ],
     align=True,

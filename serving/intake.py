@@ -152,10 +152,11 @@ def find_pool(fleet: Fleet, model: str, caller: Caller = ANYBODY) -> Pool:
     if pool is not None:
         caller.check_model(model, pool.model)
         return pool
-    for stand_in in fleet.stand_ins.get(fleet.aliases.get(model, model), ()):
-        if stand_in in fleet.pools:
-            caller.check_model(model, fleet.aliases.get(model, model))
-            return fleet.pools[stand_in]
+    asked = fleet.aliases.get(model, model)
+    for model_instead in fleet.stand_ins.get(asked, ()):
+        if model_instead in fleet.pools:
+            caller.check_model(model, asked)  # what stands in for a model is for whom the model is
+            return fleet.pools[model_instead]
     if fleet.aliases.get(model, model) in fleet.former_models:
         raise ApiError(
             503,

@@ -145,8 +145,8 @@ class Parts:
         self.silence.settings = settings.health
         self.upstream.apply(settings.timeouts)
         self.proxy.apply(settings)
-        self.fleet.stand_ins = settings.fallback_models
         self.waiting_room.apply(settings.queue)
+        self.fleet.stand_ins = settings.fallback_models
         self.each.apply(settings, self.checks)
         self.membership.renew(settings.backends)
         await self.searches.replace(settings.discovery)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.guard.latch import Latch, LatchState
+from steersman.agents.guard.regret import RegretWatch
 from steersman.agents.guard.settings import FallbackReason, GuardSettings
 from steersman.agents.guard.share import ShareWindow, fair_share
 from steersman.agents.policies import make_policy
@@ -120,6 +121,7 @@ class Guard:
         # Asked once: isinstance of a protocol is slow.
         self._ensemble = policy if isinstance(policy, Ensemble) else None
         self._ranges: Ranges | None = getattr(policy, "ranges", None)
+        self._regret = RegretWatch(s.cost_window, s.cost_slack)
         self._latch = Latch(
             trips=s.latch_trips, window=s.latch_window, hold_s=s.latch_hold_s, clean=s.latch_clean
         )
@@ -206,9 +208,22 @@ class Guard:
                 return FallbackReason.NON_FINITE
             if disagreement(heads) > self.settings.max_disagreement:
                 return FallbackReason.DISAGREEMENT
+        return self._poor(rows, choice, decision.choice)
+
+    def _poor(self, rows: Float32, choice: int, replica: int) -> FallbackReason | None:
+        """What is wrong with a choice that is allowed.
+
+        Args:
+            rows: of whom the mask allows.
+            choice: the chosen one's place among the rows.
+            replica: its place among all.
+        """
+        is_costly = self._regret.is_costly(rows, choice)  # asked first: it counts every choice
         if self._slow(rows, choice):
             return FallbackReason.SLOW_CHOICE
-        return FallbackReason.CROWDED if self._crowded(rows, choice, decision.choice) else None
+        if is_costly:
+            return FallbackReason.COSTLY
+        return FallbackReason.CROWDED if self._crowded(rows, choice, replica) else None
 
     def _stale(self, rows: Float32) -> bool:
         ages = rows[:, _AGE]
@@ -225,7 +240,6 @@ class Guard:
         return float(ttft_s[choice]) > self.settings.slow_factor * best_s + self.settings.slow_slack_s
 
     def _crowded(self, rows: Float32, choice: int, replica: int) -> bool:
-        """Args: `choice` is the chosen one's place among the rows, `replica` among all."""
         if self._window.filled < self.settings.share_window:
             return False
         queue = rows[:, _QUEUE]

@@ -32,6 +32,8 @@ class FallbackReason(StrEnum):
     """Its choice is predicted to be far slower to the first token than the best candidate."""
     CROWDED = "crowded"
     """Its choice has had too large a share of recent requests, and is busier than the others."""
+    COSTLY = "costly"
+    """Its choices are dearer, by their marginal cost, than the better of two drawn at random."""
     LATCHED = "latched"
     """It tripped too often, and has not yet proved itself again."""
 
@@ -83,6 +85,15 @@ class GuardSettings(Settings):
         ge=1,
         description="Limit of a replica's share: 1 - (1 - fair) ^ factor, about factor times its fair "
         "share of the pool's capacity in a large pool, and always under 1.",
+    )
+    cost_window: int = Field(
+        default=50, ge=1, description="Decisions over which the marginal cost of choices is averaged."
+    )
+    cost_slack: float = Field(
+        default=0.5,
+        ge=0,
+        description="How much dearer than the better of two random candidates choices may be, by their "
+        "marginal cost, in units of J.",
     )
     latch_trips: int = Field(
         default=25, ge=1, description="Trips within latch_window decisions that latch the fallback."

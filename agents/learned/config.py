@@ -102,16 +102,13 @@ class CounterfactualSettings(Settings):
     rounds: int | None = Field(
         None, ge=1, description="rounds at most; null: as many as the budget has time for"
     )
-    clusters: int = Field(32, ge=1, le=1024, description="clusters practised on in a round")
-    states: int = Field(250, ge=1, description="decisions of each cluster that are asked about")
+    clusters: int = Field(24, ge=1, le=1024, description="clusters practised on in a round")
+    states: int = Field(800, ge=1, description="decisions of each cluster that are asked about")
+    actions: int = Field(
+        4, ge=2, description="replicas asked about: the policy's favourites and one of the others"
+    )
     settling: float = Field(
         0.35, ge=0, lt=1, description="share of an episode, from its start, that is not asked about"
-    )
-    miss_spread: float = Field(
-        0.08,
-        ge=0,
-        description="width of the step at which a latency misses its service level, in the logarithm; "
-        "0: none, and flips of single requests drown what a choice costs",
     )
     horizon_s: float = Field(
         10.0, gt=0, description="later arrivals that are played after such a decision, in seconds"
@@ -122,16 +119,20 @@ class CounterfactualSettings(Settings):
     random_shares: tuple[float, ...] = Field(
         (0.0, 0.05, 0.15), min_length=1, description="shares of random actions, one drawn per cluster"
     )
-    epochs: int = Field(3, ge=1, description="passes over all states known after each round")
-    last_epochs: int = Field(6, ge=1, description="passes over all states at the end")
-    minibatch: int = Field(512, ge=16, description="states per gradient step")
+    epochs: int = Field(2, ge=1, description="passes over all states known after each round")
+    last_epochs: int = Field(4, ge=1, description="passes over all states at the end")
+    minibatch: int = Field(1024, ge=16, description="states per gradient step")
     learning_rate: float = Field(2e-3, gt=0, description="Adam's step at the start of each round")
     head_share: float = Field(
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )
-    most_regret: float = Field(
-        2.0, gt=0, description="cap on how much worse than the best a choice counts, in units of J"
+    most_added: float = Field(
+        3.0,
+        gt=0,
+        description="cap on how much more or less than the mean a choice counts, in units of J",
     )
+    kept_rounds: int = Field(10, ge=1, description="latest rounds whose states are learned from")
+    check_rounds: int = Field(3, ge=1, description="rounds between two checks")
 
 
 class CheckSettings(Settings):

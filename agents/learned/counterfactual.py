@@ -5,7 +5,7 @@ can be asked directly: at a state, what would each replica have added to the cos
 as it was (`env/counterfactual.py`)? With the advantage of *every* action at hand, the policy gradient
 needs no sampled actions and no critic: the loss is the expected added cost under the policy,
 
-    L(θ) = mean over states of  w Σ_a π_θ(a | s) (c(s, a) - min_a' c(s, a'))
+    L(θ) = mean over states of  w Σ_a π_θ(a | s) (c(s, a) - mean_a' c(s, a'))
 
 in rounds: practise with the policy as it is (some actions drawn at random, so that recovering from a
 bad state is learned too), ask, add the answers to what is known, and improve on all of it. `w` is one
@@ -25,13 +25,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from steersman.agents.learned.config import CounterfactualSettings
 from steersman.agents.learned.export import head_logits
-from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.learned.network import MASKED, RoutingNetwork
 from steersman.agents.learned.practice import Practice
 from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.counterfactual import added_costs
 from steersman.env.memory import Memory
 from steersman.env.vector import ClusterBatch
+from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Observation
 
 SPARE_SLOTS = 64
@@ -52,8 +53,10 @@ class States:
     pool: Tensor
     mask: Tensor
     """(k, n)"""
-    regret: Tensor
-    """(k, n): added cost of each action over the cheapest's; 0 where masked."""
+    asked: Tensor
+    """(k, n): which actions were asked about; at least two, all allowed by the mask."""
+    added: Tensor
+    """(k, n): added cost of each, over the mean of those asked about; 0 elsewhere."""
     weight: Tensor
     """(k,): one over a request's cost on that cluster, so that busy ones do not drown the rest."""
 
@@ -63,7 +66,7 @@ class States:
     @classmethod
     def join(cls, parts: list[States]) -> States:
         """All states of several collections."""
-        names = ("replicas", "request", "pool", "mask", "regret", "weight")
+        names = ("replicas", "request", "pool", "mask", "asked", "added", "weight")
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
@@ -106,9 +109,9 @@ def _collect(
     while ((rows := batch.next_requests()) >= 0).any():
         seen = batch.observe()
         scores = head_logits(network, seen).mean(axis=1)
-        choices = scores.argmax(axis=-1)
+        choices = np.zeros(len(rows), dtype=np.int64)
         for i in np.flatnonzero(rows >= 0).tolist():
-            choices[i] = walks[i].step(int(rows[i]), int(choices[i]), seen, i)
+            choices[i] = walks[i].step(int(rows[i]), scores[i], seen, i)
         batch.dispatch(choices, seen)
     asked = [walk.ask(start, settings) for walk, start in zip(walks, starts, strict=True)]
     return [np.concatenate(arrays) for arrays in zip(*asked, strict=True)]
@@ -122,6 +125,7 @@ class _Walk:
     ) -> None:
         self._cluster = cluster
         self._rng = rng
+        self._actions = settings.actions
         self._random_share = float(rng.choice(settings.random_shares))
         rows = len(cluster.trace)
         first = int(settings.settling * rows)
@@ -132,45 +136,72 @@ class _Walk:
         self._rows: list[int] = []
         self._seen: list[tuple[NDArray[Any], ...]] = []
 
-    def step(self, row: int, choice: int, seen: Observation, index: int) -> int:
+    def step(self, row: int, scores: NDArray[np.float32], seen: Observation, index: int) -> int:
         """The replica to choose, now and then a random one; remembers the state if its turn has come."""
         mask = seen.mask[index]
         self._count += 1
-        if self._count >= 0 and self._count % self._stride == 0:
+        if self._count >= 0 and self._count % self._stride == 0 and mask.sum() > 1:
             self._rows.append(row)
-            self._seen.append((seen.replicas[index], seen.request[index], seen.pool[index], mask))
+            self._seen.append(
+                (
+                    seen.replicas[index],
+                    seen.request[index],
+                    seen.pool[index],
+                    mask,
+                    self._worth_asking(scores, mask),
+                )
+            )
+        choice = int(scores.argmax())
         if self._rng.random() < self._random_share:
             choice = int(self._rng.choice(np.flatnonzero(mask)))
         self._choices[row] = choice
         return choice
 
+    def _worth_asking(self, scores: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The policy's favourites, among which it must learn to tell, and one of the others."""
+        allowed = np.flatnonzero(mask)
+        ordered = allowed[np.argsort(-scores[allowed], kind="stable")]
+        asked = np.zeros(len(mask), dtype=np.bool_)
+        asked[ordered[: self._actions - 1]] = True
+        others = ordered[self._actions - 1 :]
+        if len(others):
+            asked[self._rng.choice(others)] = True
+        return asked
+
     def ask(self, start: Memory, settings: CounterfactualSettings) -> tuple[NDArray[Any], ...]:
         """The arrays of `States`. Play the recorded futures; ends the cluster's own run first."""
         cluster = self._cluster
         cluster.finish()  # writes down who arrived when
-        start.cluster["miss_spread"] = settings.miss_spread
         start.grow(len(cluster.memory.sequences) + SPARE_SLOTS)
         caches = bool(cluster.memory.cluster["prefix_cache"][0]) and start.trace.block_tokens > 0
-        costs = added_costs(
+        if not self._seen:
+            raise ConfigError(
+                "practice: an episode had no state to ask about; give it more requests "
+                "(practice.episode_requests), and pools of two replicas or more"
+            )
+        replicas, request, pool, mask, asked = (np.stack(part) for part in zip(*self._seen, strict=True))
+        n = len(cluster.replicas)
+        costs = np.zeros(mask.shape)
+        costs[:, :n] = added_costs(
             start,
             self._choices,
             cluster.table.output_p50,
             np.array(self._rows, dtype=np.int64),
+            wanted=asked[:, :n],
             arrival_s=cluster.memory.outcomes["arrival_s"],
             parents=cluster.trace.parent,
             horizon_s=settings.reuse_horizon_s if caches else settings.horizon_s,
         )
-        replicas, request, pool, mask = (np.stack(part) for part in zip(*self._seen, strict=True))
-        # Where the replay ended early nothing is known; where a replica is down nothing is asked.
-        known = np.isfinite(costs).all(axis=1) & mask.any(axis=1)
-        costs = np.where(mask[:, : costs.shape[1]], costs, np.inf)[known]
-        cheapest = costs.min(axis=1, keepdims=True)
-        regret = np.zeros(mask[known].shape, dtype=np.float32)
-        regret[:, : costs.shape[1]] = np.minimum(costs - cheapest, settings.most_regret)
-        regret *= mask[known]
+        # Where the replay ended early nothing is known.
+        known = np.isfinite(np.where(asked, costs, 0.0)).all(axis=1)
+        costs, asked = np.where(asked, costs, 0.0)[known], asked[known]
+        # A single answer is mostly chance: about the mean, its ends cut off evenly, it stays fair.
+        added = costs - costs.sum(axis=1, keepdims=True) / asked.sum(axis=1, keepdims=True)
+        added = np.clip(added, -settings.most_added, settings.most_added) * asked
         usual = cluster.cost_accrued / len(self._choices)
-        weight = np.full(len(cheapest), 1.0 / (LEAST_COST + usual), dtype=np.float32)
-        return replicas[known], request[known], pool[known], mask[known], regret, weight
+        weight = np.full(len(added), 1.0 / (LEAST_COST + usual), dtype=np.float32)
+        kept = (replicas[known], request[known], pool[known], mask[known], asked)
+        return *kept, added.astype(np.float32), weight
 
 
 def improve(
@@ -181,7 +212,7 @@ def improve(
     *,
     epochs: int,
 ) -> float:
-    """Minimise the expected regret on all states; returns the mean over the last pass.
+    """Minimise the expected added cost on all states; returns the mean over the last pass.
 
     The network ends at the mean of its weights over the last pass (Izmailov et al. 2018): a greedy
     choice between near equals swings with every step, and a policy that swings is worse than the mean.
@@ -190,18 +221,18 @@ def improve(
     heads = network.head_out.shape[0]
     # Each head learns from its own share of the states, so that they differ where little is known.
     lesson = torch.rand(len(states), heads, generator=generator) < settings.head_share
-    steps = epochs * -(-len(states) // settings.minibatch)
+    batches = _batches(states, settings.minibatch, generator)
+    steps = epochs * len(batches)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
     losses: list[float] = []
     average = AveragedModel(network)
     for epoch in range(epochs):
         losses.clear()
-        order = torch.randperm(len(states), generator=generator)
-        for rows in torch.split(order, settings.minibatch):
-            mask = states.mask[rows]
-            logits = network(states.replicas[rows], states.request[rows], states.pool[rows], mask)
-            chance = torch.softmax(logits, dim=-1)
-            expected = (chance * states.regret[rows].unsqueeze(1)).sum(dim=-1)
+        for rows, n in _batches(states, settings.minibatch, generator):
+            mask, asked = states.mask[rows, :n], states.asked[rows, :n]
+            logits = network(states.replicas[rows, :n], states.request[rows], states.pool[rows], mask)
+            chance = torch.softmax(torch.where(asked.unsqueeze(1), logits, MASKED), dim=-1)
+            expected = (chance * states.added[rows, :n].unsqueeze(1)).sum(dim=-1)
             loss = (expected * lesson[rows] * states.weight[rows].unsqueeze(-1)).sum(dim=-1).mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -213,3 +244,20 @@ def improve(
             losses.append(loss.item() / (heads * settings.head_share))
     network.load_state_dict(average.module.state_dict())
     return float(np.mean(losses))
+
+
+def _batches(states: States, size: int, generator: torch.Generator) -> list[tuple[Tensor, int]]:
+    """All states once, in random order: rows, and how many replicas the largest pool among them has.
+
+    Pools of like size go together, so that little time is spent on padding.
+    """
+    largest = (states.mask * torch.arange(1, states.mask.shape[1] + 1)).amax(dim=1)
+    batches: list[tuple[Tensor, int]] = []
+    lower = 0
+    for upper in (8, 16, states.mask.shape[1]):
+        rows = torch.nonzero((largest > lower) & (largest <= upper))[:, 0]
+        rows = rows[torch.randperm(len(rows), generator=generator)]
+        batches += [(part, min(upper, states.mask.shape[1])) for part in torch.split(rows, size)]
+        lower = max(lower, upper)
+    order = torch.randperm(len(batches), generator=generator)
+    return [batches[i] for i in order if len(batches[i][0])]

@@ -11,6 +11,7 @@ their constants in buffers, so the served form needs nothing else.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -159,6 +160,13 @@ class RoutingNetwork(nn.Module):
         self.compress_replicas.fit(replicas[mask])
         ignored = [REQUEST_INDEX[name] for name in IGNORED]
         self.compress_context.fit(torch.cat([request, pool], dim=-1), ignored)
+
+    @torch.no_grad()
+    def shrunk(self, share: float) -> RoutingNetwork:
+        """A copy that moves logits that much less from marginal cost (near enough, below the limit)."""
+        other = copy.deepcopy(self)
+        other.head_out.mul_(share)
+        return other
 
     def unread_request_features(self) -> list[int]:
         """Positions in REQUEST_FEATURES of what does not reach the network: ignored, or never varied."""

@@ -37,7 +37,7 @@ class MarginalCostOptions(Settings):
         default=1.0, ge=0.0, description="Weight of this request's own latencies over their objectives."
     )
     miss_cost: float = Field(
-        default=analytic.MISS_COST, ge=0.0, description="Cost of this request missing an objective."
+        default=analytic.MISS_WEIGHT, ge=0.0, description="Cost of this request missing an objective."
     )
     inflicted_weight: float = Field(
         default=analytic.INFLICTED_WEIGHT, ge=0.0, description="Weight of the delay inflicted on others."

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from steersman.agents.guard import FallbackReason, Guard, GuardSettings
 from steersman.agents.guard.guard import disagreement
+from steersman.agents.guard.regret import better_of_two_weights
 from steersman.agents.guard.share import ShareWindow, fair_share
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import NO_CANDIDATE
@@ -206,6 +207,68 @@ def test_one_replica_with_too_large_a_share() -> None:
     assert 0 < served < 60
 
 
+def costs(seen: Observation, values: list[float]) -> Observation:
+    seen.replicas[:, R["marginal_cost"]] = values
+    return seen
+
+
+def test_choices_that_cost_more_than_the_better_of_two_drawn_at_random() -> None:
+    guard = guarded(Learned(choose(3)), cost_window=10, cost_slack=0.5)
+    # The better of two drawn from these costs 1.33 on average.
+    seen = costs(calm(), [1.0, 1.0, 2.0, 4.0])
+    reasons = [guard.decide(seen).fallback_reason for _ in range(12)]
+    assert reasons[0] == ""
+    assert reasons[-1] == FallbackReason.COSTLY
+    assert guard.fallbacks[FallbackReason.COSTLY] > 0
+
+
+def test_a_dear_choice_now_and_then_is_the_policys_business() -> None:
+    learned = Learned()
+    guard = guarded(learned, cost_window=10, cost_slack=0.5)
+    seen = costs(calm(), [1.0, 1.0, 2.0, 4.0])
+    for i in range(200):
+        learned.answer = choose(3 if i % 6 == 0 else 0)
+        assert guard.decide(seen).fallback_reason == ""
+
+
+def test_a_policy_that_would_cost_too_much_stays_latched() -> None:
+    clock = Time()
+    guard = guarded(
+        Learned(choose(3)), clock, cost_window=10, latch_trips=5, latch_window=20, latch_hold_s=30.0
+    )
+    seen = costs(calm(), [1.0, 1.0, 2.0, 9.0])
+    while not guard.latched:
+        guard.decide(seen)
+    clock.now_s = 31.0
+    trips_with(guard, seen, FallbackReason.COSTLY)
+    for _ in range(100):
+        trips_with(guard, seen, FallbackReason.LATCHED)
+
+
+def test_costs_that_are_not_numbers_say_nothing() -> None:
+    guard = guarded(Learned(choose(3)), cost_window=1)
+    seen = costs(calm(), [1.0, 1.0, np.nan, 9.0])
+    assert [guard.decide(seen).fallback_reason for _ in range(5)] == [""] * 5
+    trips_with(guard, costs(calm(), [1.0, 1.0, 2.0, 9.0]), FallbackReason.COSTLY)
+
+
+@given(n=st.integers(1, 9), seed=st.integers(0, 99))
+def test_the_better_of_two_is_the_mean_over_all_pairs(n: int, seed: int) -> None:
+    ordered = np.sort(np.random.default_rng(seed).random(n).astype(np.float32))
+    pairs = [min(ordered[i], ordered[j]) for i in range(n) for j in range(i)] or [ordered[0]]
+    assert float(ordered @ better_of_two_weights(n)) == pytest.approx(np.mean(pairs), rel=1e-5)
+
+
+def test_only_candidates_that_are_allowed_are_compared() -> None:
+    learned, seen = Learned(choose(3)), costs(calm(), [9.0, 9.0, 1.0, 1.2])
+    seen.mask[:2] = False
+    seen.replicas[:2, R["ttft_s"]] = 1e-6
+    seen.replicas[:2, R["age_s"]] = 50.0
+    assert [guarded(learned, cost_window=1).decide(seen).choice for _ in range(3)] == [3, 3, 3]
+    seen.replicas[3, R["ttft_s"]] = 9.0
+    trips_with(guarded(learned), seen, FallbackReason.SLOW_CHOICE)
+
+
 def test_a_fast_replica_may_have_a_larger_share() -> None:
     seen = calm(2)
     seen.replicas[0, [R["prefill_token_s"], R["decode_base_s"]]] /= 3.0
@@ -291,7 +354,9 @@ def test_settings_refuse_what_they_do_not_know() -> None:
 
 def test_a_guarded_policy_keeps_the_contract_with_and_without_a_model() -> None:
     def guard(name: str, seed: int) -> Guard:
-        return Guard.make(make_policy(name, seed=seed) if name else None, seed=seed, clock=Time())
+        policy = make_policy(name, seed=seed) if name else None
+        # p2c is judged by its own formula, not by what choices cost.
+        return Guard.make(policy, GuardSettings(cost_slack=1e6), seed=seed, clock=Time())
 
     for name in ("p2c", "marginal-cost", ""):
         check_policy(partial(guard, name))

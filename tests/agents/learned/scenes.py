@@ -47,6 +47,7 @@ def small_settings(**changes: object) -> PolicySettings:
                 "states": 8,
                 "epochs": 1,
                 "last_epochs": 1,
+                "check_rounds": 1,
                 "minibatch": 32,
             },
             "ppo": {

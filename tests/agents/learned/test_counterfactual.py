@@ -7,7 +7,8 @@ import torch
 from steersman.agents.learned.config import CounterfactualSettings, NetworkSettings
 from steersman.agents.learned.counterfactual import States, collect, improve
 from steersman.agents.learned.network import RoutingNetwork
-from tests.agents.learned.scenes import make_practice
+from steersman.traces.errors import ConfigError
+from tests.agents.learned.scenes import SMALL, make_practice
 
 SETTINGS = CounterfactualSettings(clusters=4, states=12, minibatch=32)
 
@@ -20,14 +21,18 @@ def states() -> States:
 
 
 def test_states_are_what_the_policy_met(states: States) -> None:
-    assert len(states) >= 4 * (40 // 3)
+    assert len(states) >= 4 * 12
     width = make_practice().most_replicas
     assert states.replicas.shape[1] == width
-    assert bool((states.regret >= 0).all())
-    assert bool((states.regret[~states.mask] == 0).all())
-    cheapest = torch.where(states.mask, states.regret, torch.inf).amin(dim=1)
-    assert bool((cheapest == 0).all())
-    assert float(states.regret.max()) <= SETTINGS.most_regret
+    assert not bool((states.asked & ~states.mask).any())
+    candidates = states.mask.sum(dim=1)
+    asked = torch.minimum(candidates, torch.tensor(SETTINGS.actions))
+    torch.testing.assert_close(states.asked.sum(dim=1), asked)
+    assert bool((candidates >= 2).all())
+    assert bool((states.added[~states.asked] == 0).all())
+    assert float(states.added.abs().max()) <= SETTINGS.most_added
+    # Cut off evenly, they still mostly sum to nothing.
+    assert abs(float(states.added.sum(dim=1).median())) < 1e-4
     assert bool((states.weight > 0).all())
 
 
@@ -35,7 +40,7 @@ def test_the_same_seed_collects_the_same(states: States) -> None:
     torch.manual_seed(0)
     network = RoutingNetwork(NetworkSettings())
     again = collect(make_practice(), network, SETTINGS, np.random.default_rng(0))
-    torch.testing.assert_close(again.regret, states.regret, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(again.added, states.added, rtol=0.0, atol=0.0)
 
 
 def test_processes_collect_what_one_collects(states: States) -> None:
@@ -46,20 +51,26 @@ def test_processes_collect_what_one_collects(states: States) -> None:
         torch.testing.assert_close(getattr(again, name), tensor, rtol=0.0, atol=0.0)
 
 
-def test_improvement_lowers_the_regret(states: States) -> None:
+def test_improvement_lowers_what_the_choices_add(states: States) -> None:
     torch.manual_seed(1)
     network = RoutingNetwork(NetworkSettings())
     network.fit_compression(states.replicas, states.request, states.pool, states.mask)
 
-    def regret() -> float:
+    def added() -> float:
         with torch.no_grad():
-            logits = network(states.replicas, states.request, states.pool, states.mask)
+            logits = network(states.replicas, states.request, states.pool, states.asked)
         choice = logits.mean(dim=1).argmax(dim=1, keepdim=True)
-        return float((states.regret.gather(1, choice).squeeze(1) * states.weight).mean())
+        return float((states.added.gather(1, choice).squeeze(1) * states.weight).mean())
 
-    before = regret()
-    improve(network, states, SETTINGS, torch.Generator().manual_seed(0), epochs=40)
-    assert regret() < 0.8 * before
+    before = added()
+    improve(network, states, SETTINGS, torch.Generator().manual_seed(0), epochs=60)
+    assert added() < before - 0.05
+
+
+def test_pools_of_one_replica_teach_nothing_and_say_so() -> None:
+    practice = make_practice(SMALL.model_copy(update={"replicas": (1, 1), "scenario_share": 0.0}))
+    with pytest.raises(ConfigError, match="pools of two replicas"):
+        collect(practice, RoutingNetwork(NetworkSettings()), SETTINGS, np.random.default_rng(0))
 
 
 def test_heads_learn_different_things(states: States) -> None:

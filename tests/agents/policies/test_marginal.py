@@ -12,6 +12,7 @@ from steersman.predictors import analytic
 from steersman.predictors.features import REPLICA_INDEX
 
 CONSTANTS = {
+    "MISS_WEIGHT": "miss_cost",
     "INFLICTED_WEIGHT": "inflicted_weight",
     "TIPPING_WEIGHT": "tipping_weight",
     "CONGESTION_WEIGHT": "congestion_weight",
@@ -51,5 +52,5 @@ def test_own_latency_alone_is_greedy() -> None:
     others = dict.fromkeys(CONSTANTS.values(), 0.0)
     seen = sample_observation(np.random.default_rng(1), 6, allowed=6)
     terms = marginal_terms(seen.replicas, seen.request)
-    policy = make_policy("marginal-cost", seed=0, options={**others, "miss_cost": 0.0})
+    policy = make_policy("marginal-cost", seed=0, options=others)
     assert policy.decide(seen).choice == int(terms[:, 0].argmin())
