@@ -7,7 +7,7 @@ WORKDIR /source
 COPY . .
 # Into an environment of its own, which is all that the second stage takes.
 RUN python -m venv /opt/steersman \
- && /opt/steersman/bin/pip install --no-cache-dir --constraint requirements/lock.txt '.[discovery,shared,tokenizer]'
+ && /opt/steersman/bin/pip install --no-cache-dir --constraint requirements/lock.txt '.[discovery,tokenizer]'
 
 FROM python:3.12-slim
 RUN groupadd --gid 10001 steersman \

@@ -13,8 +13,9 @@ log.
 - `chaos.lost_before_first_byte`: no answer had begun, and none came.
 - `chaos.wrong_bytes`: answers with bytes that are not theirs, or cut short without saying so.
 - `chaos.broken_after_first_byte`: cut short, and said so: what a backend takes with it when it dies.
-- `chaos.worst_lag_ms`: how late the clients were. On a machine so busy that this is a second, time-outs
-  are its own doing.
+- `chaos.worst_lag_ms`, `chaos.cpu_waiting`: how late the clients were, and the share of the time in
+  which somebody on this machine waited for a core (Linux's pressure stall information). Where that is
+  nearly all of it, a router that is not let run sees every time-out fire, and the run says little.
 
 Exits with 1 if something is unaccounted for, lost or wrong.
 """
@@ -40,6 +41,7 @@ from steersman.traces.outcome_log import read_outcomes
 from steersman.traces.schema import Status
 
 RATE_RPS = 10.0
+PRESSURE = Path("/proc/pressure/cpu")
 SETTLED_S = 2.5
 """Until every worker has written its counters."""
 AGREES = {
@@ -69,12 +71,16 @@ def main() -> int:
             stage = Stage(children, Path(scratch), disk / "outcomes")
             stage.start()
             clients = Clients(stage.url, RATE_RPS, options.seed)
+            before_s, began_s = cpu_waiting_s(), time.monotonic()
             counts, page = asyncio.run(play(stage, clients, plan, seconds))
+            waited = (cpu_waiting_s() - before_s) / (time.monotonic() - began_s)
             stage.stop_router()
             said = children.log("router").read_text(encoding="utf-8", errors="replace")
         rows = judge(clients.entries, stage.log, page)
     note = ", ".join(f"{count} x {name}" for name, count in counts.items())
     rows.append(row("chaos.worst_lag_ms", round(1000 * clients.worst_lag_s), "of sending", unit="ms"))
+    if PRESSURE.exists():
+        rows.append(row("chaos.cpu_waiting", round(100 * waited), "of the time", unit="%"))
     rows[0]["note"] = note if fillable else f"{note}; no right to mount a tmpfs, so no full disk"
     for each in rows:
         print(f"{each['name']:<32}{each['value']:>8.0f} {each['unit']:<9} {each['note']}")
@@ -100,6 +106,12 @@ async def play(stage: Stage, clients: Clients, plan: Plan, seconds: float) -> tu
     counts, _ = await asyncio.gather(plan.run(stage, until_s - 2.0, tell), clients.run(until_s))
     await asyncio.sleep(SETTLED_S)
     return counts, await stage.metrics()
+
+
+def cpu_waiting_s() -> float:
+    """Seconds so far in which something waited for a core; 0 if the system does not tell."""
+    found = re.search(r"^some .*total=(\d+)", PRESSURE.read_text() if PRESSURE.exists() else "")
+    return int(found[1]) / 1e6 if found else 0.0
 
 
 def judge(entries: list[Entry], log: Path, page: str) -> list[dict[str, object]]:

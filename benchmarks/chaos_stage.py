@@ -80,7 +80,10 @@ class Stage:
         values: dict[str, Any] = {
             "port": self._router_port,
             "workers": WORKERS,
-            "timeouts": {"lame_duck_s": 2.0},  # longer than the clients keep idle connections
+            # A lame duck for longer than the clients keep idle connections; and patience with oneself,
+            # on two cores that a dozen processes share.
+            "timeouts": {"lame_duck_s": 2.0, "connect_s": 10.0},
+            "health": {"timeout_s": 5.0},
             "backends": backends,
             "outcome_log": {
                 "directory": str(self.log),

@@ -34,7 +34,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from steersman.agents.evaluate.run import Contestant, Protocol, evaluate, policy_factory
+from steersman.agents.evaluate.factories import Contestant, policy_factory
+from steersman.agents.evaluate.run import Protocol, evaluate
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.agents.guard import Clock, FallbackReason, Guard
 from steersman.agents.learned.served import KIND, POLICY_FEATURES, LearnedPolicy

@@ -90,9 +90,9 @@ def main() -> None:
     ):
         backend, *routers = servers
         runs = measure(backend, routers, rounds, duration_s)
+        fallbacks = {router.name: fallback_share(router) for router in routers}
         open_many = [r for r in routers if fits(r, STREAMS) and (r.name in OURS or not options.quick)]
         memory = {router.name: uvloop.run(memory_mb(backend, router)) for router in open_many}
-        fallbacks = {router.name: fallback_share(router) for router in routers}
     rows = [*figures(runs), *memory_rows(memory), *fallback_rows(fallbacks), *missing(options.only)]
     for row in rows:
         value = "" if row["value"] is None else f"{row['value']:.4g}"
@@ -287,7 +287,7 @@ def fallback_share(router: Server) -> float | None:
     """Share of decisions that the learned policy did not make; None where there is none."""
     if router.name != "steersman_learned":
         return None
-    page = urllib.request.urlopen(f"http://127.0.0.1:{router.port}/metrics", timeout=10).read().decode()
+    page = urllib.request.urlopen(f"http://127.0.0.1:{router.port}/metrics", timeout=60).read().decode()
     counts = {"decisions": 0.0, "fallbacks": 0.0}
     for line in page.splitlines():
         for kind in counts:

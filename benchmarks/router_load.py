@@ -21,7 +21,7 @@ _BODY = (
     b'"max_tokens":64,"temperature":0.7,"stream":true,"stream_options":{"include_usage":true}}'
 ) % MODEL.encode()
 _END = b"0\r\n\r\n"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """For the requests in flight at the end."""
 
 
@@ -140,6 +140,9 @@ async def load(port: int, concurrency: int, duration_s: float, *, ramp_s: float 
         clients.append(client)
         await asyncio.sleep(ramp_s / concurrency)
     await asyncio.wait([client.over for client in clients], timeout=duration_s + PATIENCE_S)
-    seen.failed += sum(not client.over.done() for client in clients)
+    late = sum(not client.over.done() for client in clients)
+    if late:
+        seen.failed += late
+        seen.first = seen.first or f"no end of an answer within {PATIENCE_S:.0f} s"
     seen.elapsed_s = time.perf_counter() - began_s
     return seen

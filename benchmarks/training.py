@@ -7,7 +7,7 @@
 `rollout_decisions_per_s.B`: B clusters in lockstep (`agents/learned/vec_env.py`), each with its
 marginal-cost twin, and the network that samples the actions, as PPO collects its experience; one
 thread. `rollout_us.*` divides the time of a decision. `labels_per_s`: states at which the added cost
-of every replica is asked (`env/counterfactual.py`), the replay of the run between them included, and
+of some replicas is asked (`env/counterfactual.py`), the replay of the run between them included, and
 `labels_per_s.N` on N replicas alone. Clusters are drawn as in training, of the `mixed` scenario.
 Seconds are of the processor: on a machine with other work the clock tells of that.
 """
@@ -26,13 +26,14 @@ import torch
 
 from steersman.agents.learned.actor_critic import RoutingActorCritic, observation_space
 from steersman.agents.learned.config import CounterfactualSettings, NetworkSettings, PracticeSettings
-from steersman.agents.learned.counterfactual import SLOTS
+from steersman.agents.learned.counterfactual import MOST_FUTURE, SPARE_SLOTS
+from steersman.agents.learned.ground import grounds_of
 from steersman.agents.learned.practice import Practice
 from steersman.agents.learned.vec_env import RoutingVecEnv
 from steersman.agents.policies import make_policy
 from steersman.env.cluster import Cluster
 from steersman.env.counterfactual import added_costs
-from steersman.env.scenario import load_scenario, load_source
+from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength
 
 SCENARIO = "mixed"
@@ -65,8 +66,7 @@ def main() -> None:
 
 def practice(settings: PracticeSettings) -> Practice:
     """Clusters as they are trained on."""
-    scenario = load_scenario(SCENARIO)
-    return Practice(scenario, load_source(scenario, "train"), FallbackLength(), settings)
+    return Practice(grounds_of([load_scenario(SCENARIO)]), FallbackLength(), settings)
 
 
 def rollouts(environments: int, decisions: int) -> Iterator[Row]:
@@ -113,12 +113,21 @@ def labels(name: str, settings: PracticeSettings, clusters: int) -> Iterator[Row
     asked, elapsed_s, replicas = 0, 0.0, []
     for index in range(clusters + 1):
         cluster = ground.draw(rng)
-        cluster.memory.grow(SLOTS)
         start = cluster.memory.copy()
         choices = played(cluster)
-        rows = np.flatnonzero(choices >= 0)[:: counterfactual.stride]
+        start.grow(len(cluster.memory.sequences) + SPARE_SLOTS)
+        rows, wanted = questions(choices, len(cluster.replicas), counterfactual, rng)
         began = time.thread_time()
-        added_costs(start, choices, cluster.table.output_p50, rows, horizon_s=counterfactual.horizon_s)
+        added_costs(
+            start,
+            choices,
+            cluster.table.output_p50,
+            rows,
+            wanted=wanted,
+            arrival_s=cluster.memory.outcomes["arrival_s"],
+            parents=cluster.trace.parent,
+            horizon_s=counterfactual.horizon_s,
+        )
         if index == 0:
             continue  # compiled
         elapsed_s += time.thread_time() - began
@@ -129,13 +138,29 @@ def labels(name: str, settings: PracticeSettings, clusters: int) -> Iterator[Row
 
 
 def played(cluster: Cluster) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Route a cluster by marginal cost; returns the choices, by row of the trace."""
+    """Route a cluster by marginal cost, to its end; returns the choices, by row of the trace."""
     policy = make_policy("marginal-cost", seed=0)
     choices = np.full(len(cluster.trace), -1, dtype=np.int64)
     while (index := cluster.next_request()) is not None:
         choices[index] = policy.decide(cluster.observe()).choice
         cluster.dispatch(int(choices[index]))
+    cluster.finish()
     return choices
+
+
+def questions(
+    choices: np.ndarray[Any, np.dtype[np.int64]],
+    replicas: int,
+    settings: CounterfactualSettings,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.bool_]]]:
+    """As many as in training, at states that are settled and have a future: rows, and replicas asked
+    about, (rows, replicas)."""
+    rows = np.flatnonzero(choices >= 0)
+    rows = rows[int(settings.settling * len(rows)) : int((1.0 - MOST_FUTURE) * len(rows))]
+    rows = rows[:: max(len(rows) // settings.states, 1)]
+    order = rng.random((len(rows), replicas)).argsort(axis=1)
+    return rows, order < settings.actions
 
 
 def row(name: str, value: float, unit: str, note: str) -> Row:

@@ -100,6 +100,8 @@ class Proxy:
         if failure.answer is None:
             raise failure.error
         if failure.doubtful:
+            if not exchange.prepared.excluded.all():
+                raise failure.error  # somebody who cannot be asked now may do better
             exchange.answered = None  # it proves nothing about those who did no better
         # Everybody who was asked said so: the client gets the last one's own words.
         await exchange.send_whole(failure.answer)

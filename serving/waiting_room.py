@@ -71,15 +71,16 @@ class _Line:
         self._metrics = metrics
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0  # uvloop's handles of what is due at once do not tell when
         self._rest_until_s = 0.0
 
     def look_soon(self, within_s: float = 0.0) -> None:
         """Somebody may have room: look by then, but not while resting."""
         at_s = max(self._loop.time() + within_s, self._rest_until_s)
-        if self._timer is None or at_s < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
+        if self._timer is None or at_s < self._timer_s:
+            self.close()
+            self._timer_s = at_s
             self._timer = self._loop.call_at(at_s, self._look)
 
     def rest(self) -> None:
@@ -100,9 +101,10 @@ class _Line:
             self._metrics.queue_depth.labels(self.model, f"P{level}").set(depth)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Nobody is to look any more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         """Wake whose turn it is, unless somebody is awake."""

@@ -41,15 +41,15 @@ class Aim:
 
 
 AIMS = (
-    Aim("J_ratio.vs_llmd_published", 0.75, "J 25 % lower than of llm-d's published weights"),
-    Aim("J_ratio.vs_llmd_tuned", 0.85, "J 15 % lower than of llm-d, tuned for each scenario"),
-    Aim("J_ratio.vs_dynamo_published", 0.60, "J 40 % lower than of Dynamo's published constants"),
-    Aim("J_ratio.vs_p2c_score", 0.40, "J 60 % lower than of two random choices by score"),
+    Aim("J_ratio.vs_llmd_published", 0.75, "J 25 % below llm-d's with published weights"),
+    Aim("J_ratio.vs_llmd_tuned", 0.85, "J 15 % below llm-d's, tuned for each scenario"),
+    Aim("J_ratio.vs_dynamo_published", 0.60, "J 40 % below Dynamo's with published constants"),
+    Aim("J_ratio.vs_p2c_score", 0.40, "J 60 % below that of two random choices by score"),
     Aim("J1_ratio.vs_llmd_published", 1.0, "J1 no higher than llm-d's, published"),
     Aim("J1_ratio.vs_llmd_tuned", 1.0, "J1 no higher than llm-d's, tuned"),
     Aim("J1_ratio.vs_dynamo_published", 1.0, "J1 no higher than Dynamo's"),
     Aim("J1_ratio.vs_p2c_score", 1.0, "J1 no higher than that of two random choices"),
-    Aim("J_ratio.vs_marginal_tuned", 0.97, "J 3 % lower than of marginal cost, tuned for each scenario"),
+    Aim("J_ratio.vs_marginal_tuned", 0.97, "J 3 % below that of marginal cost, tuned for each scenario"),
     Aim("cells_worse.vs_marginal_tuned", 0.0, "in no cell worse than that"),
     Aim("J_ratio.vs_clairvoyant", 1.03, "within 3 % of the clairvoyant lookahead"),
     Aim(
@@ -57,7 +57,7 @@ AIMS = (
         1.1,
         "p99 TTFT in every cell at most 1.1 times that of the baseline with the least J",
     ),
-    Aim("overload.vs_best_baseline", 1.0, "at 105 and 120 % load J lower than of every baseline"),
+    Aim("overload.vs_best_baseline", 1.0, "at 105 and 120 % load J below that of every baseline"),
     Aim("replicas_ratio.homogeneous", 0.85, "15 % fewer replicas than round robin, homogeneous pool"),
     Aim("replicas_ratio.mixed", 0.70, "30 % fewer replicas than round robin, mixed pool"),
 )

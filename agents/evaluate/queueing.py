@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.agents.evaluate.course import Course, course
 from steersman.agents.evaluate.figures import Figures, summarise
-from steersman.agents.evaluate.run import Course, Protocol, course
+from steersman.agents.evaluate.run import Protocol
 from steersman.agents.policies import make_policy
 from steersman.agents.queueing.settings import LEVELS, QueueSettings
 from steersman.agents.queueing.simulated import play_queued

@@ -15,7 +15,9 @@ LEVELS = 4
 class QueueSettings(Settings):
     """Holding requests back while every replica is full (SPEC C1)."""
 
-    enabled: bool = Field(default=True, description="Whether to; if not, all go straight through.")
+    enabled: bool = Field(
+        default=False, description="Whether to; if not, requests go straight to a replica."
+    )
     waiting: float = Field(
         default=2.0,
         ge=0,
@@ -28,7 +30,7 @@ class QueueSettings(Settings):
         default=0.98, gt=0, le=1, description="One with more of its batch slots in use is full."
     )
     tpot_share: tuple[float, float, float, float] = Field(
-        default=(1.0, 0.9, 0.85, 0.8),
+        default=(0.9, 0.87, 0.83, 0.8),
         description="For P0 to P3: one where a request's predicted TPOT exceeds this share of its "
         "objective is full. What is kept free of the lower classes is at once there for the higher.",
     )

@@ -71,7 +71,7 @@ class RoutingReport:
     def _cell_by_cell(self) -> Section:
         table = self.table
         rows, marks = [], []
-        for cell in table.cells:
+        for cell in _ordered(table):
             best, j = over_best(table, self.judged, self.rivals, cell)
             j1 = table.ratio(self.judged, best, figure="j1", cells=[cell])
             p99 = table.ratio(self.judged, best, figure=P99, cells=[cell])
@@ -87,8 +87,8 @@ class RoutingReport:
         return Section(
             "Cell by cell, against the baseline with the least J there",
             paragraphs=[
-                "✓ better, ✗ worse, ≈ cannot be told apart; of the p99 TTFT, ✗ from 1.1 times on. Pairs "
-                f"are {self.judged} / baseline."
+                "✓ surely better, ✗ surely worse, ≈ neither; a p99 TTFT up to 1.1 times is not worse. "
+                f"Pairs are {self.judged} / baseline."
             ],
             tables=[
                 Table(
@@ -101,11 +101,12 @@ class RoutingReport:
 
     def _every_baseline(self) -> Section:
         groups = self.table.groups()
-        columns = [*groups.values(), *([cell] for cell in self.table.cells)]
+        cells = _ordered(self.table)
+        columns = [*groups.values(), *([cell] for cell in cells)]
         usual = self.table.usual()
         rows, marks = [], []
         for rival in sorted(self.rivals, key=lambda name: usual.ratio(self.judged, name).value):
-            found = [self.table.ratio(self.judged, rival, cells=cells) for cells in columns]
+            found = [self.table.ratio(self.judged, rival, cells=column) for column in columns]
             verdicts = [verdict(ratio) for ratio in found]
             rows.append(
                 [
@@ -117,7 +118,7 @@ class RoutingReport:
                 ]
             )
             marks.append(["", *verdicts])
-        header = ["baseline", *groups, *map(str, self.table.cells)]
+        header = ["baseline", *groups, *map(str, cells)]
         return Section("J over every baseline", tables=[Table(header, rows, marks=marks)])
 
     def _scenario(self, scenario: str) -> Section:
@@ -196,6 +197,12 @@ _TIMES: Mapping[str, tuple[float, int]] = {
 _TIME_HEADS = [
     f"{kind} {key}" for kind in ("TTFT", "TPOT", "E2E") for key in ("mean", "p50", "p90", "p99")
 ]
+
+
+def _ordered(table: EvaluationTable) -> list[Cell]:
+    """The cells of each scenario by load."""
+    scenarios = list(dict.fromkeys(cell.scenario for cell in table.cells))
+    return sorted(table.cells, key=lambda cell: (scenarios.index(cell.scenario), cell.load))
 
 
 def _counted(number: int, noun: str) -> str:

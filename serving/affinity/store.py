@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from steersman.agents.affinity import Homes
 from steersman.serving.loops import Clock
-from steersman.serving.shared.server import SharedServer
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from steersman.serving.shared.server import SharedDown, SharedServer
 
 T = TypeVar("T")
 
@@ -72,16 +69,11 @@ class SharedHomes:
         known = self._own.find(group, now_s)
         if known is not None and now_s - self._heard.get(group, -FRESH_S) < FRESH_S:
             return known
-        name = self._server.name("home", group)
-
-        async def get(redis: Redis) -> bytes:
-            value = await redis.get(name)
-            return value if isinstance(value, bytes) else b""
-
-        answer = await self._server.ask(get)
-        if answer is None:
+        try:
+            answer = await self._server.ask("GET", self._server.name("home", group))
+        except SharedDown:
             return known
-        home = answer.decode("ascii", "replace") or None
+        home = answer.decode("ascii", "replace") if isinstance(answer, bytes) else None
         self._note(self._heard, group, now_s)
         if home is None:
             self._own.forget(group)
@@ -100,11 +92,7 @@ class SharedHomes:
             return
         self._note(self._told, group, (replica, now_s))
         name, lasts_ms = self._server.name("home", group), max(int(1000.0 * self._timeout_s), 1)
-
-        async def put(redis: Redis) -> None:
-            await redis.set(name, replica, px=lasts_ms)
-
-        self._server.tell(put)
+        self._server.tell("SET", name, replica, "PX", lasts_ms)
 
     def __len__(self) -> int:
         return len(self._own)

@@ -8,16 +8,14 @@ hold per router instead of over all.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Any
 
 from steersman.serving.limits.memory import MemoryLimits
 from steersman.serving.limits.store import LEASE_S, Ask, Verdict
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
-from steersman.serving.shared.server import SharedServer
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from steersman.serving.shared.resp import Reply, Word
+from steersman.serving.shared.server import Script, SharedDown, SharedServer
 
 _COMMON = """
 local now = tonumber(ARGV[1])
@@ -42,7 +40,7 @@ end
 """
 # Arguments: now (negative: the server's), buckets, places, request, lease, then per bucket capacity,
 # rate and cost, then per place how many there are. Keys: the buckets, the places.
-_TAKE = (
+_TAKE = Script(
     _COMMON
     + """
 local granted, levels, waits, taken = 1, {}, {}, {}
@@ -75,7 +73,7 @@ return {granted, levels, waits, taken}
 """
 )
 # As above, with what is to be charged in place of the costs.
-_SETTLE = (
+_SETTLE = Script(
     _COMMON
     + """
 for i = 1, buckets do
@@ -110,29 +108,20 @@ class SharedLimits:
         self._alone = MemoryLimits(clock)
         self._granted_alone: set[str] = set()
         self._held: dict[str, tuple[str, ...]] = {}
-        self._take = server.redis.register_script(_TAKE)
-        self._settle = server.redis.register_script(_SETTLE)
 
     async def take(self, ask: Ask) -> Verdict:
         """Grant all or nothing; alone, if the server does not answer."""
         keys, arguments = self._words(ask, tuple(bucket.cost for bucket in ask.buckets))
 
-        async def run(redis: Redis) -> Verdict:
-            granted, levels, waits_s, taken = await self._take(keys=keys, args=arguments, client=redis)
-            return Verdict(
-                tuple(map(float, levels)),
-                tuple(map(int, taken)),
-                granted=bool(granted),
-                waits_s=() if granted else tuple(map(float, waits_s)),
-            )
-
-        verdict = await self._server.ask(run)
-        if verdict is None:
+        try:
+            verdict = _verdict(await self._server.run(_TAKE, keys, arguments))
+        except SharedDown:
             self._metrics.limits_alone.inc()
             verdict = await self._alone.take(ask)
             if verdict.granted:
                 self._granted_alone.add(ask.request_id)
-        elif verdict.granted and ask.places:
+            return verdict
+        if verdict.granted and ask.places:
             self._held[ask.request_id] = tuple(keys[len(ask.buckets) :])
         return verdict
 
@@ -144,43 +133,43 @@ class SharedLimits:
             return
         self._held.pop(ask.request_id, None)
         keys, arguments = self._words(ask, more)
+        self._server.tell_run(_SETTLE, keys, arguments)
 
-        async def run(redis: Redis) -> None:
-            await self._settle(keys=keys, args=arguments, client=redis)
-
-        self._server.tell(run)
-
-    async def renew(self) -> None:
+    def renew(self) -> None:
         """The places of requests that still run stay theirs."""
-        held = [(name, request_id) for request_id, names in self._held.items() for name in names]
-        if not held:
-            return
         now_s = time.time() if self._server_clock is None else self._server_clock()
+        for request_id, names in self._held.items():
+            for name in names:
+                self._server.tell("ZADD", name, "XX", now_s + LEASE_S, request_id)
+                self._server.tell("EXPIRE", name, int(LEASE_S) + 1)
 
-        async def run(redis: Redis) -> None:
-            pipeline = redis.pipeline(transaction=False)
-            for name, request_id in held:
-                pipeline.zadd(name, {request_id: now_s + LEASE_S}, xx=True)
-                pipeline.expire(name, int(LEASE_S) + 1)
-            await pipeline.execute()
-
-        await self._server.ask(run)
-
-    def _words(self, ask: Ask, amounts: tuple[float, ...]) -> tuple[list[str], list[str | float | int]]:
+    def _words(self, ask: Ask, amounts: tuple[float, ...]) -> tuple[list[str], list[Word]]:
         """Keys and arguments of a script."""
         names = (*(bucket.name for bucket in ask.buckets), *(place.name for place in ask.places))
         now_s = -1.0 if self._server_clock is None else self._server_clock()
-        arguments: list[str | float | int] = [
-            repr(now_s),
+        arguments: list[Word] = [
+            now_s,
             len(ask.buckets),
             len(ask.places),
             ask.request_id,
             LEASE_S,
         ]
         for bucket, amount in zip(ask.buckets, amounts, strict=True):
-            arguments += [repr(bucket.capacity), repr(bucket.rate_per_s), repr(float(amount))]
+            arguments += [bucket.capacity, bucket.rate_per_s, float(amount)]
         arguments += [place.most for place in ask.places]
         return [self._server.name("limit", name) for name in names], arguments
+
+
+def _verdict(reply: Reply) -> Verdict:
+    """What the script answered."""
+    answer: Any = reply
+    granted, levels, waits_s, taken = answer
+    return Verdict(
+        tuple(map(float, levels)),
+        tuple(map(int, taken)),
+        granted=bool(granted),
+        waits_s=() if granted else tuple(map(float, waits_s)),
+    )
 
 
 class LeaseRenewal:
@@ -193,5 +182,5 @@ class LeaseRenewal:
 
     async def step(self, now_s: float) -> float:  # noqa: ARG002
         """Renew; several times within a lease, so that one failure costs nothing."""
-        await self._limits.renew()
+        self._limits.renew()
         return LEASE_S / 4.0

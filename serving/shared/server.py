@@ -1,40 +1,54 @@
-"""The connection to the server that routers share, and what happens when it fails.
+"""What is asked of the server that routers share, and what happens when it fails.
 
 Whatever is asked of it has a short time to be answered. After a failure nobody asks for `retry_s`, so
-that a server that is down costs one request its patience and the others nothing.
+that a server that is down costs those who wait just then their patience, and all others nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Coroutine, Mapping, Sequence
+from hashlib import sha1
+from typing import Any
 
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
+from steersman.serving.shared.line import Line, open_line
+from steersman.serving.shared.resp import BadReply, Reply, ReplyError, Word
 from steersman.serving.shared.settings import SharedSettings
 from steersman.traces.errors import ConfigError
 
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
-T = TypeVar("T")
 logger = logging.getLogger("steersman.serving")
 
-_MOST_CONNECTIONS = 64
 _MOST_PENDING = 10_000
 """Things to be written that wait; above it they are dropped, as if the server were down."""
 
 
+_UNKNOWN_SCRIPT = "NOSCRIPT"
+
+
+class SharedDown(Exception):  # noqa: N818 (a state of things)
+    """The server does not answer: go on alone."""
+
+
+class Script:
+    """A Lua program that the server runs as one step."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        """By which the server knows it once it has seen it."""
+
+
 class SharedServer:
-    """Asks, within bounds.
+    """Asks, within bounds. Lives on one event loop.
 
     Raises:
         ConfigError: the password's variable is not set.
-        ModuleNotFoundError: the client library is not installed.
     """
 
     def __init__(
@@ -47,10 +61,12 @@ class SharedServer:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
+        self._password = _password(settings, os.environ if environment is None else environment)
+        self._line: Line | None = None
+        self._opening = asyncio.Lock()
         self._down_until_s = 0.0
         self._up = True
-        self._pending: set[asyncio.Task[None]] = set()
-        self.redis = _client(settings, os.environ if environment is None else environment)
+        self._telling: set[asyncio.Task[None]] = set()
         metrics.shared_up.set(1)
 
     def name(self, *parts: str) -> str:
@@ -58,38 +74,76 @@ class SharedServer:
         may touch several."""
         return ":".join((f"{{{self._settings.prefix}}}", *parts))
 
-    async def ask(self, ask: Callable[[Redis], Awaitable[T]]) -> T | None:
-        """The answer, or None if there is none in time."""
-        if self._clock() < self._down_until_s:
-            return None
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                answer = await ask(self.redis)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # of many libraries' kinds: none of them may end a request
-            self._failed(error)
-            return None
-        self._works()
-        return answer
+    async def ask(self, *words: Word) -> Reply:
+        """The reply to a command.
 
-    def tell(self, tell: Callable[[Redis], Awaitable[object]]) -> None:
-        """Write something, beside the way."""
-        if self._clock() < self._down_until_s or len(self._pending) >= _MOST_PENDING:
-            self._metrics.shared_failures.inc()
-            return
-        task = asyncio.create_task(self._tell(tell))
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        Raises:
+            SharedDown: there is none in time, or the server refuses.
+        """
+        if self._clock() < self._down_until_s:
+            raise SharedDown
+        try:
+            line = self._line
+            if line is None or not line.open:
+                line = await self._connected()
+            reply = await line.send(*words)
+            if isinstance(reply, ReplyError) and reply.code != _UNKNOWN_SCRIPT:
+                raise reply
+        except (OSError, ReplyError, BadReply) as error:
+            self._failed(error)
+            raise SharedDown from None
+        self._works()
+        return reply
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Reply:
+        """As `ask`, for a script; the server is sent its text only if it does not know it.
+
+        Raises:
+            SharedDown: as `ask`.
+        """
+        reply = await self.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        if isinstance(reply, ReplyError):
+            reply = await self.ask("EVAL", script.text, len(keys), *keys, *arguments)
+        return reply
+
+    def tell(self, *words: Word) -> None:
+        """Write something, beside the way; what became of it is for the metrics."""
+        self._beside(self.ask(*words))
+
+    def tell_run(self, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> None:
+        """Run a script, beside the way."""
+        self._beside(self.run(script, keys, arguments))
+
+    async def settled(self) -> None:
+        """All that was told has been answered, or will not be."""
+        if self._telling:
+            await asyncio.wait(tuple(self._telling))
 
     async def close(self) -> None:
         """Write what is to be written, and hang up."""
-        if self._pending:
-            await asyncio.wait(tuple(self._pending), timeout=1.0)
-        await self.redis.aclose()
+        await self.settled()
+        if self._line is not None:
+            self._line.end(ConnectionError())
+            self._line = None
 
-    async def _tell(self, tell: Callable[[Redis], Awaitable[object]]) -> None:
-        await self.ask(tell)
+    def _beside(self, question: Coroutine[Any, Any, Reply]) -> None:
+        if self._clock() < self._down_until_s or len(self._telling) >= _MOST_PENDING:
+            question.close()
+            self._metrics.shared_failures.inc()
+            return
+        task = asyncio.create_task(_ignoring_failure(question))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _connected(self) -> Line:
+        """The one connection; whoever comes while it is being made waits for it."""
+        async with self._opening:
+            if self._clock() < self._down_until_s:
+                raise ConnectionError
+            if self._line is None or not self._line.open:
+                s = self._settings
+                self._line = await open_line(s.url, s.username, self._password, s.timeout_s)
+            return self._line
 
     def _failed(self, error: Exception) -> None:
         self._metrics.shared_failures.inc()
@@ -97,8 +151,9 @@ class SharedServer:
         self._down_until_s = self._clock() + self._settings.retry_s
         if self._up:
             self._up = False
-            # By its kind alone: messages of the library may hold addresses and commands.
-            logger.warning("the shared server fails (%s); going on alone", type(error).__name__)
+            # By its kind alone: messages may hold addresses and what was sent.
+            kind = error.code if isinstance(error, ReplyError) else type(error).__name__
+            logger.warning("the shared server fails (%s); going on alone", kind)
 
     def _works(self) -> None:
         if not self._up:
@@ -107,27 +162,18 @@ class SharedServer:
             logger.info("the shared server answers again")
 
 
-def _client(settings: SharedSettings, environment: Mapping[str, str]) -> Redis:
-    from redis.asyncio import BlockingConnectionPool, Redis
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
+async def _ignoring_failure(question: Coroutine[Any, Any, Reply]) -> None:
+    with contextlib.suppress(SharedDown):
+        await question
 
-    password = None
-    if settings.password_env:
-        password = environment.get(settings.password_env)
-        if not password:
-            raise ConfigError(
-                f"shared.password_env: environment variable '{settings.password_env}' is not set; "
-                "set it to the server's password"
-            )
-    pool = BlockingConnectionPool.from_url(
-        settings.url,
-        username=settings.username or None,
-        password=password,
-        max_connections=_MOST_CONNECTIONS,
-        timeout=settings.timeout_s,
-        socket_timeout=settings.timeout_s,
-        socket_connect_timeout=settings.timeout_s,
-        retry=Retry(NoBackoff(), 0),
-    )
-    return Redis.from_pool(pool)
+
+def _password(settings: SharedSettings, environment: Mapping[str, str]) -> str:
+    if not settings.password_env:
+        return ""
+    password = environment.get(settings.password_env, "")
+    if not password:
+        raise ConfigError(
+            f"shared.password_env: environment variable '{settings.password_env}' is not set; "
+            "set it to the server's password"
+        )
+    return password

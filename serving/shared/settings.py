@@ -10,7 +10,7 @@ from steersman.traces.settings import Settings
 
 
 class SharedSettings(Settings):
-    """A Valkey or Redis server for what several routers know together (needs `steersman[shared]`)."""
+    """A Valkey or Redis server for what several routers know together."""
 
     url: str = Field(
         default="",

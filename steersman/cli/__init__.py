@@ -31,7 +31,6 @@ from steersman.traces.errors import SteersmanError
 
 EXTRAS = {
     "sim": ("numba", "gymnasium", "scipy"),
-    "shared": ("redis",),
     "tokenizer": ("tokenizers",),
     "train": (
         *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript"),

@@ -20,7 +20,7 @@ from steersman.traces.settings import load_settings, parse_settings
 from tests.serving.backends import Backend, backends, completion, events, silent, stream, whole
 from tests.serving.graphs import policy_bundle
 from tests.serving.harness import Routed, chat, eventually, rig, routing, settings_for
-from tests.serving.test_backend_options import certificate
+from tests.support.certificates import certificate
 
 GOOD = whole(completion())
 TEXT = b"".join(events(8))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from steersman.serving.rubbish import begins_stream, is_whole_answer
 from tests.serving.backends import Behaviour, completion, events, stream, whole
-from tests.serving.harness import chat, rig
+from tests.serving.harness import chat, eventually, rig
 
 PAGE = b"<html><body>Welcome</body></html>"
 HALF = b'{"choices":[{"mess'
@@ -92,6 +92,16 @@ async def test_where_nobody_has_better_it_passes_and_charges_nobody(odd: Behavio
             assert status == 200
             assert got in {PAGE, PAGE + PAGE}
         assert all(replica.health.healthy for replica in router.parts.fleet.replicas)
+
+
+async def test_while_somebody_who_is_out_might_have_better_it_does_not_pass() -> None:
+    async with rig(whole(PAGE), whole(completion()), health={"interval_s": 0.05}) as (router, fleet):
+        fleet[1].health_status = 503
+        await eventually(lambda: not router.parts.fleet.replicas[1].health.healthy)
+        status, got, headers = await router.post()
+        assert status == 503
+        assert b"its answer is none" in got
+        assert "retry-after" in headers
 
 
 async def test_what_generates_nothing_answers_as_it_likes() -> None:

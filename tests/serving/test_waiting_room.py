@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import uvloop
 
 from steersman.predictors import ledger as L
 from steersman.traces.schema import Request
@@ -43,7 +44,9 @@ async def full(count: int = 1, **queue: Any) -> AsyncIterator[tuple[Routed, list
         for backend in fleet:
             backend.metrics = IDLE
         listed = [{"id": b.name, "url": b.url, "models": ["m"], "max_num_seqs": 1} for b in fleet]
-        async with routing(settings_for(fleet, backends=listed, queue=queue)) as router:
+        async with routing(
+            settings_for(fleet, backends=listed, queue={"enabled": True} | queue)
+        ) as router:
             yield router, held, fleet
             for one in held:
                 one.release(1000)
@@ -78,6 +81,12 @@ async def test_it_waits_until_an_answer_ends_and_the_highest_class_goes_first() 
         assert await router.metric('steersman_queue_depth{class="P2",model="m"}') == 0.0
         waits = 'steersman_queue_wait_seconds_count{class="P3",model="m"}'
         assert await router.metric(waits) == 1.0
+
+
+def test_it_does_so_on_the_event_loop_that_serves() -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test_it_waits_until_an_answer_ends_and_the_highest_class_goes_first())
+        runner.run(test_a_client_that_leaves_when_its_turn_comes_stops_nobody())
 
 
 async def test_with_room_elsewhere_nobody_waits() -> None:

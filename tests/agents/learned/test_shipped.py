@@ -9,7 +9,8 @@ from steersman.agents.guard import Guard
 from steersman.agents.learned.served import LearnedPolicy
 from steersman.agents.learned.shipped import DIRECTORY, MODEL_CARD, load_shipped
 from steersman.agents.policy import Policy
-from steersman.agents.policy_checker import check_policy, sample_observation
+from steersman.agents.policy_checker import check_policy
+from steersman.agents.samples import sample_observation
 from steersman.agents.train_settings import load_train_settings
 from steersman.env.scenario import load_scenario
 

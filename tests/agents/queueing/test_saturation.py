@@ -35,7 +35,7 @@ def test_the_mask_holds() -> None:
 
 
 def test_lower_classes_leave_room_to_the_higher() -> None:
-    seen = observation(2, request=REQUEST, **BUSY, tpot_s=[0.043, 0.048])
+    seen = observation(2, request=REQUEST, **BUSY, tpot_s=[0.0425, 0.0442])
     room = [has_room(seen, QueueSettings(), level).tolist() for level in range(4)]
     assert room == [[True, True], [True, False], [False, False], [False, False]]
 

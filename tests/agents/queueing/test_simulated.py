@@ -18,9 +18,9 @@ from tests.env.worlds import check_memory, request, small_profile, specs, trace_
 
 PROFILE = replace(small_profile(kv_capacity_tokens=32_000, max_num_seqs=8), max_batched_tokens=2048)
 NOBODY_IS_FULL = QueueSettings(
-    waiting=1e9, kv_usage=1.0, batch_use=1.0, tpot_share=(1e9,) * 4, ttft_share=(1e9,) * 4
+    enabled=True, waiting=1e9, kv_usage=1.0, batch_use=1.0, tpot_share=(1e9,) * 4, ttft_share=(1e9,) * 4
 )
-FULL_IS_FULL = QueueSettings(tpot_share=(1e9,) * 4, ttft_share=(1e9,) * 4)
+FULL_IS_FULL = QueueSettings(enabled=True, tpot_share=(1e9,) * 4, ttft_share=(1e9,) * 4)
 
 
 def crowd(count: int = 160, interval_s: float = 0.02) -> Trace:

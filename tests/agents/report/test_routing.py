@@ -39,7 +39,7 @@ def test_wins_and_losses_can_be_read_without_colours() -> None:
 
 def test_aims_stand_beside_what_is_reached() -> None:
     html = render(report().page())
-    assert "J 25 % lower than of llm-d&#39;s published weights" in html
+    assert "J 25 % below llm-d&#39;s with published weights" in html
     assert '<td class="win">✓ reached</td>' in html
     assert '<td class="lose">✗ missed</td>' in html
     assert "<td>not run</td>" in html

@@ -14,7 +14,7 @@ from steersman.agents.explain import explain_record
 from steersman.traces.outcome_log import read_outcomes
 from tests.serving.backends import backends, completion, whole
 from tests.serving.engine_answers import engine
-from tests.serving.harness import Routed, chat, eventually, rig, routing, settings_for
+from tests.serving.harness import Routed, chat, rig, routing, settings_for
 from tests.support.valkey import valkey
 
 GOOD = whole(completion())
@@ -86,7 +86,7 @@ async def test_two_routers_keep_a_session_on_one_replica_and_survive_their_serve
         ):
             await asked(other)  # their turns differ
             home, _ = await asked(one, "s")
-            await eventually(lambda: not one.parts.shared._pending)  # type: ignore[union-attr]
+            await one.parts.shared.settled()  # type: ignore[union-attr]
             assert await asked(other, "s") == (home, "affinity")
             server.kill()
             for router in (one, other):

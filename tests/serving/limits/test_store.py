@@ -45,7 +45,7 @@ class Shared:
 
     async def settle(self, ask: Ask, *more: float) -> None:
         self.limits.settle(ask, more)
-        await asyncio.gather(*self.server._pending)
+        await self.server.settled()
 
 
 def ask(name: str, *costs: float, capacity: float = 10.0, rate: float = 1.0, most: int = 0) -> Ask:
@@ -74,12 +74,13 @@ def test_both_books_decide_alike(
     async def play() -> None:
         clock = Time()
         shared, memory = Shared(server, clock), MemoryLimits(clock)
-        await shared.server.redis.flushall()
+        await shared.server.ask("FLUSHALL")
         open_asks: list[Ask] = []
         for i, (what, a, b, most, two) in enumerate(steps):
             if what == "wait":
                 clock.now_s += min(a, LEASE_S / 3.0)
-                await shared.limits.renew()
+                shared.limits.renew()
+                await shared.server.settled()
             elif what == "settle" and open_asks:
                 done = open_asks.pop(0)
                 more = tuple(b - 10.0 for _ in done.buckets)
@@ -140,7 +141,8 @@ async def test_a_place_is_free_again_when_its_router_died_but_not_while_it_lives
     await dead.limits.take(ask("r2", most=2))
     for _ in range(5):
         clock.now_s += LEASE_S / 4.0
-        await living.limits.renew()
+        living.limits.renew()
+        await living.server.settled()
     assert (await living.limits.take(ask("r3", most=3))).taken == (2,)
     for books in (living, dead):
         await books.server.close()
