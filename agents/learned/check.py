@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from steersman.agents.learned.config import CheckSettings
@@ -85,6 +86,7 @@ class Checker:
     def _play_part(
         self, clusters: Sequence[Cluster], network: RoutingNetwork | None
     ) -> NDArray[np.float64]:
+        torch.set_num_threads(1)  # a fork has none of the threads that this process may have had
         batch = ClusterBatch([cluster.clone() for cluster in clusters])
         left = np.array([int(self._settling * len(cluster.trace)) for cluster in clusters])
         before = np.zeros(len(batch))

@@ -119,10 +119,10 @@ class CounterfactualSettings(Settings):
     random_shares: tuple[float, ...] = Field(
         (0.0, 0.05, 0.15), min_length=1, description="shares of random actions, one drawn per cluster"
     )
-    epochs: int = Field(2, ge=1, description="passes over all states known after each round")
+    epochs: int = Field(1, ge=1, description="passes over all states known after each round")
     last_epochs: int = Field(1, ge=1, description="passes over all states at the end")
     minibatch: int = Field(1024, ge=16, description="states per gradient step")
-    learning_rate: float = Field(3e-3, gt=0, description="Adam's step at the start of each round")
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step at the start of each round")
     head_share: float = Field(
         0.7, gt=0, le=1, description="share of the states that each head of the ensemble learns from"
     )

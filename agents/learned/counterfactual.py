@@ -109,6 +109,7 @@ def _collect(
     rng: np.random.Generator,
 ) -> list[NDArray[Any]]:
     """The arrays of `States` of so many clusters in lockstep."""
+    torch.set_num_threads(1)  # a fork has none of the threads that this process may have had
     clusters = [practice.draw(rng) for _ in range(size)]
     starts = [cluster.memory.copy() for cluster in clusters]
     walks = [_Walk(cluster, settings, rng) for cluster in clusters]

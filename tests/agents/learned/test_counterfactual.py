@@ -21,7 +21,7 @@ def states() -> States:
 
 
 def test_states_are_what_the_policy_met(states: States) -> None:
-    assert len(states) >= 4 * 12
+    assert len(states) >= 4 * 8
     width = make_practice().most_replicas
     assert states.replicas.shape[1] == width
     assert not bool((states.asked & ~states.mask).any())
