@@ -32,6 +32,8 @@ class HealthState:
 
     def __init__(self, failures: int, successes: int) -> None:
         self.healthy = True
+        self.checks_pass = False
+        """Whether the last check did: one that is out all the same is out by its requests alone."""
         self.expect(failures, successes)
         self._failures = 0
         self._successes = 0
@@ -45,6 +47,7 @@ class HealthState:
     def check_passed(self) -> bool:
         """A check succeeded; returns whether the replica is well now."""
         self._failures = 0
+        self.checks_pass = True
         self._successes += 1
         if not self._proven or self._successes >= self._needed:
             self.healthy = True
@@ -94,10 +97,14 @@ class HealthMonitor:
             self._fleet.trust.doubt(replica)
             self._metrics.ejections.labels(replica.id, "breaker").inc()
             logger.warning("replica %s: its circuit opens: %s", replica.id, reason)
-        self.failed(replica, reason)
+        self._failed(replica, reason)
 
     def failed(self, replica: Replica, reason: str) -> None:
         """Of checks. `reason` is one line."""
+        replica.health.checks_pass = False
+        self._failed(replica, reason)
+
+    def _failed(self, replica: Replica, reason: str) -> None:
         before = replica.health.healthy
         self._metrics.replica_failures.labels(replica.id).inc()
         self._move(replica, before, replica.health.failed(), reason)

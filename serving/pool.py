@@ -220,6 +220,22 @@ class Fleet:
             rows[:, ACCOUNT] += self._seat.others(pool.ids)
         return ClusterSnapshot(now_s, pool.model, pool.ids, rows)
 
+    def hope(self, pool: Pool, rows: NDArray[np.float64], excluded: NDArray[np.bool_]) -> None:
+        """Where nobody is well who may be used, those count as well who pass their checks: they are out
+        because requests failed, and that may be over. To fail is no worse than to refuse.
+
+        Args:
+            pool: the replicas.
+            rows: (n, STATE_WIDTH), a snapshot of them, changed in place.
+            excluded: (n,), those that may not be used.
+        """
+        usable = ~excluded & (rows[:, L.DRAINING] == 0)
+        if (usable & (rows[:, L.HEALTHY] > 0)).any():
+            return
+        for i in np.flatnonzero(usable):
+            if pool.replicas[i].health.checks_pass:
+                rows[i, L.HEALTHY] = 1.0
+
     def match_tokens(self, pool: Pool, hashes: Sequence[int]) -> NDArray[np.float64]:
         """Prompt tokens each replica of a pool is believed to hold in its cache, (n,)."""
         if not hashes:

@@ -208,6 +208,7 @@ class Router:
         snapshot = fleet.snapshot(pool, now_s)
         match_tokens = fleet.match_tokens(pool, prepared.request.block_hashes)
         excluded = fleet.avoided(pool, prepared.excluded, now_s)
+        fleet.hope(pool, snapshot.state, excluded)
         observation = observe(
             snapshot.state,
             prepared.features,

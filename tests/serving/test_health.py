@@ -11,7 +11,7 @@ from steersman.serving.health import HealthCheck, HealthState
 from steersman.serving.parts import build_parts
 from steersman.serving.upstream import Upstream
 from tests.serving.backends import backends, completion, whole
-from tests.serving.harness import settings_for
+from tests.serving.harness import chat, rig, settings_for
 
 
 def test_the_first_check_is_believed_either_way() -> None:
@@ -105,3 +105,20 @@ async def test_a_backend_without_a_model_list_is_no_replica_unless_its_models_ar
                 check._upstream = upstream
                 await check.step(0.0)
             assert parts.fleet.replicas[0].health.healthy is healthy
+
+
+async def test_where_all_are_out_by_requests_those_that_pass_their_checks_are_asked() -> None:
+    bad = whole(b"{}", status=500)
+    async with rig(bad, bad, health={"interval_s": 30.0}) as (router, fleet):
+        for i in range(8):
+            assert (await router.post(chat(f"{i}")))[0] >= 500
+            router.parts.monitor.request_failed(router.parts.fleet.replicas[i % 2], "test")
+        assert not any(replica.health.healthy for replica in router.parts.fleet.replicas)
+        for backend in fleet:
+            backend.answer = whole(completion())
+        assert (await router.post())[:2] == (200, completion())
+        for replica in router.parts.fleet.replicas:
+            router.parts.monitor.failed(replica, "a check")
+        status, got, _ = await router.post()
+        assert status == 503
+        assert b"no_healthy_replica" in got
