@@ -109,6 +109,7 @@ async def test_the_shipped_policy_serves_from_the_first_request_until_there_is_a
     version = load_shipped().version
     sections = {
         "guard": {"deadline_ms": 1000},
+        "policy": {"name": "learned", "options": {"exploration": 0.0}},
         "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
     }
     async with rig(GOOD, GOOD, **sections) as (router, _):
@@ -131,7 +132,7 @@ async def test_a_damaged_installation_costs_the_shipped_policy_alone(
     policy_bundle(tmp_path / "shipped", "v1")
     (tmp_path / "shipped" / POLICY_FILE).write_bytes(b"garbage")
     monkeypatch.setattr(shipped, "DIRECTORY", tmp_path / "shipped")
-    async with rig(GOOD) as (router, _):
+    async with rig(GOOD, policy={"name": "learned"}) as (router, _):
         status, _, headers = await router.post()
         assert status == 200
         assert headers["x-steersman-fallback"] == "no_model"
