@@ -87,7 +87,6 @@ def test_a_trace_of_ones_own_is_measured_and_replayed(
         (("tiny", "--policies", "p2d"), "unknown policy 'p2d'; did you mean 'p2c'?"),
         (("tiny", "--policies", "p2c,p2c"), "policy 'p2c' is named twice"),
         (("tiny", "--policies", ","), "--policies is empty"),
-        (("tiny", "--policies", "learned"), "needs a model"),
         (("tiny", "--load", "80"), "--load: 80 is not a share of saturation"),
         (("tiny", "--bundle", "/no/such/bundle"), "/no/such/bundle"),
         (("tiny", "--guard", "/no/such.yaml"), "/no/such.yaml: no such file"),
