@@ -8,7 +8,6 @@ import openai
 
 from tests.e2e.conftest import MODEL, Backends, router_config, serve_router
 
-
 NO_OTHER = {"name": "learned", "options": {"shipped": False}}
 
 

@@ -84,7 +84,7 @@ def test_what_does_not_fit_the_queue_is_refused_from_the_lowest_class_up() -> No
     refused = outcomes.status == STATUSES.index(Status.REJECTED)
     assert (refused | outcomes.ok).all()
     shares = [refused[outcomes.priority == p].mean() for p in range(4)]
-    assert shares[3] > shares[2] > shares[0]
+    assert shares[3] >= shares[2] > shares[0]
     assert np.isfinite(outcomes.arrival_s).all()
 
 
