@@ -23,7 +23,7 @@ GUARD: dict[str, str] = {
     FallbackReason.DISAGREEMENT: "the heads of the trained policy disagreed",
     FallbackReason.SLOW_CHOICE: "the trained policy chose a replica far slower to the first token than "
     "the best",
-    FallbackReason.COSTLY: "the trained policy's recent choices cost more than the better of two at random",
+    FallbackReason.COSTLY: "choices of the trained policy cost more than the better of two at random",
     FallbackReason.CROWDED: "the trained policy's choice had had too large a share of recent requests "
     "and was busier than the others",
     FallbackReason.LATCHED: "the trained policy had been in doubt too often, and has not yet proved "
