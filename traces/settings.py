@@ -16,8 +16,8 @@ CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
 """The configurations that ship with Steersman (the `configs/` folder, or its copy in a wheel)."""
 
 
-_SECRET_KEY = re.compile(r"(^|[._])(hash|password|secret|token|api_key)$")
-"""Keys whose values are never shown."""
+_SECRET_KEY = re.compile(r"(^|[._])(hash|password|secret|(?<!per_)token|api_key)$")
+"""Keys whose values are never shown; `kv_bytes_per_token` is none."""
 _SECRET = re.compile(r"\b(sk|hf|ghp|glpat)[-_][A-Za-z0-9_-]{8,}")
 """What looks like somebody's API key, in whatever place."""
 
