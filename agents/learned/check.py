@@ -22,7 +22,7 @@ from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
 from steersman.env.vector import ClusterBatch
-from steersman.predictors.bulk import output_quantiles
+from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.schema import Observation
@@ -111,10 +111,12 @@ def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) 
             trace = make_trace(
                 scenario, seed, duration_s=duration_s, load=load, split="tune", source=ground.tuning
             )
+            features = trace_length_features(trace)
             yield Cluster(
                 scenario.replicas,
                 trace,
-                output_quantiles=output_quantiles(trace, length),
+                output_quantiles=length.predict(features)[:, :2],
+                length_features=features,
                 staleness=scenario.staleness,
                 prefix_cache=scenario.prefix_cache,
                 seed=seed,
