@@ -12,13 +12,21 @@ from steersman.traces.trace import Trace
 
 @dataclass(frozen=True)
 class Ground:
-    """One scenario, its saturation measured."""
+    """One scenario, its saturation measured.
+
+    Raises:
+        ConfigError: the saturation is unknown.
+    """
 
     scenario: Scenario
     source: Trace
     """The training part of its trace, for practice."""
     tuning: Trace
     """The tuning part, for checks on the way."""
+
+    def __post_init__(self) -> None:
+        """Without a saturation there is no load to practise at."""
+        saturation_of(self.scenario, "train")
 
     @property
     def reuses(self) -> bool:
@@ -32,8 +40,7 @@ def grounds_of(scenarios: Iterable[Scenario]) -> list[Ground]:
     Raises:
         ConfigError: the saturation of one is unknown.
     """
-    grounds = []
-    for scenario in scenarios:
-        saturation_of(scenario, "train")
-        grounds.append(Ground(scenario, load_source(scenario, "train"), load_source(scenario, "tune")))
-    return grounds
+    return [
+        Ground(scenario, load_source(scenario, "train"), load_source(scenario, "tune"))
+        for scenario in scenarios
+    ]

@@ -17,7 +17,7 @@ from steersman.agents.learned.ground import Ground
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
 from steersman.env.saturation import SaturationEstimate
-from steersman.env.scenario import for_split, saturation_of
+from steersman.env.scenario import for_split
 from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.bootstrap import block_bootstrap
@@ -40,7 +40,7 @@ class Practice:
         length: predicts output lengths, as the router will.
 
     Raises:
-        ConfigError: a profile of the settings serves another model, or a saturation is unknown.
+        ConfigError: a profile of the settings serves another model.
     """
 
     def __init__(
@@ -95,7 +95,6 @@ class _Field:
     """One ground, and what pools can be mixed for it."""
 
     def __init__(self, ground: Ground, settings: PracticeSettings) -> None:
-        saturation_of(ground.scenario, "train")
         self.scenario = ground.scenario
         self.source = ground.source
         self.saturation = SaturationEstimate(ground.source, for_split(ground.scenario, "train"))
