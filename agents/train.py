@@ -41,7 +41,7 @@ from steersman.env.saturation import with_traffic
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.bundle import POLICY_FILE, Bundle, write_bundle
 from steersman.traces.errors import ArtifactError, ConfigError
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 __all__ = [
     "Stage",

@@ -23,7 +23,7 @@ from steersman.agents.train_settings import TrainSettings
 from steersman.env.scenario import load_source
 from steersman.predictors.bundle import LATENCY_FILE, LENGTH_FILE, POLICY_FILE, Bundle
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 
 class Stage(StrEnum):

@@ -44,7 +44,8 @@ from steersman.env.scenario import load_scenario
 from steersman.predictors.bundle import POLICY_FILE
 from steersman.predictors.onnx_model import OnnxModel, session_options
 from steersman.traces.errors import ArtifactError
-from steersman.traces.schema import Observation, Scenario, Staleness
+from steersman.traces.scenario import Scenario, Staleness
+from steersman.traces.schema import Observation
 
 Weights = dict[str, NDArray[Any]]
 Row = dict[str, Any]

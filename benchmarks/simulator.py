@@ -37,7 +37,8 @@ from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.readers import load_trace
-from steersman.traces.schema import Request, Scenario
+from steersman.traces.scenario import Scenario
+from steersman.traces.schema import Request
 from steersman.traces.trace import Trace
 
 Row = dict[str, str | float | None]

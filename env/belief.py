@@ -18,7 +18,7 @@ from steersman.env.kv import attach, cached, evict, release, share
 from steersman.env.memory import Memory
 from steersman.env.static_trace import StaticTrace
 from steersman.env.tables import facts_in, replicas_in, sequences_in
-from steersman.traces.schema import ReplicaSpec, Staleness
+from steersman.traces.scenario import ReplicaSpec, Staleness
 
 
 class Belief:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from steersman.env import layout as at
 from steersman.env.placement import check_roles, check_sharing
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Conditions, ReplicaSpec, Staleness
+from steersman.traces.scenario import Conditions, ReplicaSpec, Staleness
 
 
 def check(replicas: Sequence[ReplicaSpec], staleness: Staleness, conditions: Conditions) -> None:

@@ -38,7 +38,8 @@ from steersman.env.requests import request_table
 from steersman.env.static_trace import static_trace
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.traces.schema import Conditions, Observation, ReplicaSpec, Staleness
+from steersman.traces.scenario import Conditions, ReplicaSpec, Staleness
+from steersman.traces.schema import Observation
 from steersman.traces.trace import Trace
 
 FIRST_SLOTS = 256

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import (
+from steersman.traces.scenario import (
     Adapters,
     ChangeKind,
     Conditions,

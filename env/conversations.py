@@ -14,7 +14,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.traces.schema import Conversations
+from steersman.traces.scenario import Conversations
 from steersman.traces.trace import Trace
 
 FOLLOW_UP = 0.25

@@ -26,7 +26,8 @@ from steersman.env import layout as at
 from steersman.env.dispatching import dispatch
 from steersman.env.memory import Memory
 from steersman.env.static_trace import StaticTrace
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Staleness
+from steersman.traces.scenario import ReplicaSpec, Staleness
+from steersman.traces.schema import HardwareProfile
 
 FIRST_SLOTS = 512
 _ARENA = 1 << 14

@@ -13,7 +13,7 @@ from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import Split, for_split, load_scenario, load_source, saturation_of
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ReplicaSpec, Scenario, Staleness
+from steersman.traces.scenario import ReplicaSpec, Scenario, Staleness
 
 
 class EpisodeSampler(Protocol):

@@ -18,7 +18,8 @@ from steersman.env.jit import inner, njit
 from steersman.env.layout import NONE
 from steersman.env.scheduler import begin_iteration, end_iteration
 from steersman.env.tables import common_in, outcomes_in, replicas_in, run_in, sequences_in, trace_in
-from steersman.traces.schema import HardwareProfile, ReplicaSpec
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import HardwareProfile
 from steersman.traces.trace import Trace
 
 Floats = NDArray[np.float64]

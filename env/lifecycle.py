@@ -26,7 +26,7 @@ from steersman.env.layout import DECODE, DRAINING, GONE, NONE, SERVING, STARTING
 from steersman.env.tables import changes_in, common_in, ledger_in, replicas_in
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ChangeKind, ReplicaChange
+from steersman.traces.scenario import ChangeKind, ReplicaChange
 
 _on_health = compiled(L).on_health
 _DRAINING = L.DRAINING

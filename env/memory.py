@@ -14,7 +14,8 @@ from steersman.env.links import ADDRESSES
 from steersman.env.static_trace import StaticTrace
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Batching, ReplicaSpec, Staleness
+from steersman.traces.scenario import ReplicaSpec, Staleness
+from steersman.traces.schema import Batching
 
 _ALIGN = 64
 """Bytes of a cache line."""

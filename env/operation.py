@@ -9,7 +9,7 @@ import numpy as np
 from steersman.env import layout as at
 from steersman.env.memory import Memory
 from steersman.predictors import ledger as L
-from steersman.traces.schema import Conditions, Disaggregation, ReplicaSpec
+from steersman.traces.scenario import Conditions, Disaggregation, ReplicaSpec
 
 
 def operate(conditions: Conditions, replicas: Sequence[ReplicaSpec], memory: Memory) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from steersman.traces.errors import ConfigError, TraceError
-from steersman.traces.schema import Disaggregation, ReplicaSpec, SharedGpu
+from steersman.traces.scenario import Disaggregation, ReplicaSpec, SharedGpu
 from steersman.traces.trace import Trace
 
 LARGEST_SHARE = 0.7

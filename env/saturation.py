@@ -12,7 +12,8 @@ from steersman.env.cluster import Cluster
 from steersman.env.scenario import Split, for_split, load_source
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.arrivals import block_bootstrap
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
+from steersman.traces.schema import HardwareProfile
 from steersman.traces.trace import Trace
 
 SHARING = 1.5

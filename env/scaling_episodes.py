@@ -12,7 +12,7 @@ from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import Split, load_source
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
 
 LEAST_REQUESTS_S = 1.0
 """Shortest episode."""

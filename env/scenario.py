@@ -26,7 +26,8 @@ from steersman.env.profiles import load_profile, with_limits
 from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import ConfigError
 from steersman.traces.readers import load_trace
-from steersman.traces.schema import Batching, Conversations, Priority, ReplicaSpec, Scenario, Staleness
+from steersman.traces.scenario import Conversations, ReplicaSpec, Scenario, Staleness
+from steersman.traces.schema import Batching, Priority
 from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
 from steersman.traces.trace import Trace
 

@@ -12,7 +12,7 @@ from steersman.env.cluster import Cluster
 from steersman.env.scenario import Split, make_trace, saturation_of
 from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.length import FallbackLength, LengthPredictor
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 STANDARD_LOADS = (0.6, 0.8, 0.95)

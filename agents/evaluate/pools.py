@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Conditions, ReplicaSpec, Scenario
+from steersman.traces.scenario import Conditions, ReplicaSpec, Scenario
 
 
 def resized(scenario: Scenario, replicas: int) -> Scenario:

@@ -17,7 +17,7 @@ from steersman.env.scenario import load_source
 from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.latency import LATENCY_OUTPUTS, LatencyPredictor
 from steersman.predictors.length import LengthPredictor
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 Float64 = NDArray[np.float64]

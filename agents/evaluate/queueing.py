@@ -18,7 +18,8 @@ from steersman.agents.queueing.simulated import play_queued
 from steersman.env.outcomes import STATUSES, OutcomeTable
 from steersman.env.scenario import load_source
 from steersman.env.vector import ClusterBatch
-from steersman.traces.schema import Scenario, Status
+from steersman.traces.scenario import Scenario
+from steersman.traces.schema import Status
 from steersman.traces.trace import Trace
 
 CLASS_SHARES = (0.4, 0.2, 0.25, 0.15)

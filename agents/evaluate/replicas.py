@@ -19,7 +19,7 @@ from steersman.agents.evaluate.factories import Contestant
 from steersman.agents.evaluate.pools import resized
 from steersman.agents.evaluate.run import evaluate
 from steersman.agents.evaluate.statistics import Ratio, paired_ratio
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 FEWEST, MOST = 4, 32
 """Sizes of pools that are tried."""

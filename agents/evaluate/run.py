@@ -13,7 +13,7 @@ from steersman.agents.evaluate.table import EvaluationTable, Run
 from steersman.agents.parallel import spread
 from steersman.env.scenario import load_source, saturation_of
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 __all__ = ["PolicyFactory", "Protocol", "evaluate", "policy_factory", "run_count"]
 

@@ -11,7 +11,7 @@ from steersman.agents.evaluate.run import evaluate, run_count
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength, LengthPredictor
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 SCENARIOS = (
     "homogeneous",

@@ -21,7 +21,7 @@ from steersman.agents.evaluate.table import EvaluationTable, Run
 from steersman.env.scenario import load_source, saturation_of
 from steersman.predictors.latency import LatencyPredictor
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 EVALUATIONS = 200
 POPULATION = 10

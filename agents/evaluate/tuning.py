@@ -21,7 +21,7 @@ from steersman.agents.evaluate.tune import (
 )
 from steersman.agents.parallel import Progress, spread
 from steersman.predictors.latency import LatencyPredictor
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 
 class Found(NamedTuple):

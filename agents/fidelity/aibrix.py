@@ -39,7 +39,8 @@ from steersman.agents.fidelity.comparison import Comparison, perturbed_mean
 from steersman.env.cluster import Cluster
 from steersman.env.iterations import cost_of, with_cost
 from steersman.env.profiles import load_profile
-from steersman.traces.schema import Batching, HardwareProfile, ReplicaSpec, Request
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import Batching, HardwareProfile, Request
 from steersman.traces.trace import Trace
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,8 @@ from steersman.agents.fidelity.comparison import Comparison, perturbed_mean
 from steersman.env.cluster import Cluster
 from steersman.env.iterations import cost_of, with_cost
 from steersman.env.profiles import load_profile
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Request
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import HardwareProfile, Request
 from steersman.traces.trace import Trace
 
 PROFILES = {

@@ -24,13 +24,8 @@ from steersman.agents.fidelity.vidur import FITTED, SATURATED, Run, fit_models
 from steersman.env.cluster import Cluster
 from steersman.env.vidur_batches import FEATURES, TILE_TOKENS
 from steersman.predictors import ledger as L
-from steersman.traces.schema import (
-    Batching,
-    HardwareProfile,
-    ModelProfile,
-    ReplicaSpec,
-    Request,
-)
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import Batching, HardwareProfile, ModelProfile, Request
 from steersman.traces.trace import Trace
 
 Floats = NDArray[np.float64]

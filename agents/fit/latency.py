@@ -35,7 +35,7 @@ from steersman.agents.fit.sampling import (
 )
 from steersman.predictors.length import FallbackLength, LengthPredictor
 from steersman.traces.errors import TraceError
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 TRAIN_SHARE = 0.75

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from steersman.env.profiles import load_profile, profile_names, with_limits
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
+from steersman.traces.schema import HardwareProfile
 from steersman.traces.trace import Trace
 
 MOST_REPLICAS = 8

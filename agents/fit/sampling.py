@@ -29,7 +29,7 @@ from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.latency import LATENCY_FEATURES, latency_rows
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.arrivals import block_bootstrap
-from steersman.traces.schema import ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
 from steersman.traces.trace import Trace
 
 LEAST_LOAD, MOST_LOAD = 0.3, 1.3

@@ -22,7 +22,8 @@ from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.bootstrap import block_bootstrap
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
+from steersman.traces.schema import HardwareProfile
 
 STRAGGLER_SHARE = 0.1
 """Share of replicas of a random pool that are slower than their hardware."""

@@ -13,7 +13,7 @@ from steersman.agents.report.figures import curves
 from steersman.predictors.drift import LEAST_MEASURED, TARGETS
 from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 Row = dict[str, str | float | None]

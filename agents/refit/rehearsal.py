@@ -27,7 +27,7 @@ from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.latency import LatencyModel, LatencyPredictor
 from steersman.predictors.length import LengthModel, LengthPredictor
 from steersman.traces.arrivals import block_bootstrap, scale_tokens, superpose
-from steersman.traces.schema import ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
 from steersman.traces.trace import Trace
 
 Float64 = NDArray[np.float64]

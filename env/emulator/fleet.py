@@ -21,7 +21,8 @@ from steersman.env.emulator.server import GRACE_S, bind
 from steersman.env.emulator.settings import EmulatorSettings
 from steersman.env.profiles import ProfileSettings
 from steersman.traces.errors import BackendError
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
+from steersman.traces.schema import HardwareProfile
 
 READY_TIMEOUT_S = 180.0
 POLL_S = 0.05

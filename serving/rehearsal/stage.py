@@ -15,7 +15,7 @@ from steersman.serving.rehearsal.children import Children, free_ports
 from steersman.serving.replay import ReplaySettings, replay, service_levels
 from steersman.serving.replay_result import ReplayResult
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 WARM_UP_REQUESTS = 12

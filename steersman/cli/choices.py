@@ -10,7 +10,7 @@ from steersman.traces.errors import ConfigError
 
 if TYPE_CHECKING:
     from steersman.env.scenario import Split
-    from steersman.traces.schema import Scenario
+    from steersman.traces.scenario import Scenario
 
 T = TypeVar("T")
 

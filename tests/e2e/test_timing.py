@@ -14,7 +14,8 @@ from steersman.predictors import analytic
 from steersman.predictors import ledger as L
 from steersman.serving.replay import ReplaySettings, replay
 from steersman.serving.replay_result import ReplayResult
-from steersman.traces.schema import ReplicaSpec, Request, Status
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import Request, Status
 from steersman.traces.trace import Trace
 from tests.e2e.conftest import PROFILES, Backends
 

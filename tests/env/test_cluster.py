@@ -12,7 +12,8 @@ from steersman.env.outcomes import STATUSES
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.errors import ConfigError, TraceError
-from steersman.traces.schema import HardwareProfile, Priority, Staleness, Status
+from steersman.traces.scenario import Staleness
+from steersman.traces.schema import HardwareProfile, Priority, Status
 from tests.env.worlds import check_memory, play, request, small_profile, specs, trace_of
 
 PROFILE = small_profile(kv_capacity_tokens=16_000, max_num_seqs=64, max_batched_tokens=2048)

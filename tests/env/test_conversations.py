@@ -5,7 +5,7 @@ import pytest
 
 from steersman.env.conversations import with_conversations
 from steersman.traces.readers import load_trace
-from steersman.traces.schema import Conversations
+from steersman.traces.scenario import Conversations
 from steersman.traces.trace import Trace
 
 SETTINGS = Conversations()

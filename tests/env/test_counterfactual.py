@@ -13,7 +13,7 @@ from steersman.env.memory import Memory
 from steersman.env.scenario import load_scenario, make_trace
 from steersman.env.static_trace import as_recorded
 from steersman.predictors.features import REPLICA_INDEX
-from steersman.traces.schema import Conversations, Scenario
+from steersman.traces.scenario import Conversations, Scenario
 
 SCENARIO = load_scenario("tiny")
 

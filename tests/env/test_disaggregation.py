@@ -14,7 +14,8 @@ from steersman.env.lifecycle import Phase
 from steersman.env.outcomes import STATUSES
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ChangeKind, Conditions, Disaggregation, ReplicaChange, Status
+from steersman.traces.scenario import ChangeKind, Conditions, Disaggregation, ReplicaChange
+from steersman.traces.schema import Status
 from steersman.traces.trace import Trace
 from tests.env.worlds import check_memory, play, request, small_profile, specs, trace_of, worlds
 

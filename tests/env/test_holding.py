@@ -10,7 +10,8 @@ import pytest
 from steersman.env.cluster import Cluster
 from steersman.env.vector import ClusterBatch
 from steersman.predictors import ledger as L
-from steersman.traces.schema import Conditions, Priority, Status
+from steersman.traces.scenario import Conditions
+from steersman.traces.schema import Priority, Status
 from tests.env.worlds import check_memory, request, small_profile, specs, trace_of
 
 PROFILE = small_profile(kv_capacity_tokens=16_000, max_num_seqs=64, max_batched_tokens=2048)

@@ -12,7 +12,8 @@ from steersman.env.lifecycle import Phase
 from steersman.env.outcomes import STATUSES
 from steersman.predictors import ledger as L
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ChangeKind, Conditions, ReplicaChange, ReplicaSpec, Status
+from steersman.traces.scenario import ChangeKind, Conditions, ReplicaChange, ReplicaSpec
+from steersman.traces.schema import Status
 from tests.env.worlds import check_memory, play, request, small_profile, specs, trace_of, worlds
 
 PROFILE = small_profile(kv_capacity_tokens=16_000, max_num_seqs=64, max_batched_tokens=2048)

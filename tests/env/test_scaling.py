@@ -13,7 +13,8 @@ from steersman.env.scaling_batch import Route, ScalingBatch, least_marginal_cost
 from steersman.env.scaling_episodes import SwingSampler, swing
 from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ChangeKind, Conditions, Observation, ReplicaChange
+from steersman.traces.scenario import ChangeKind, Conditions, ReplicaChange
+from steersman.traces.schema import Observation
 from tests.env.worlds import request, small_profile, specs, trace_of
 
 PROFILE = small_profile(kv_capacity_tokens=6400, max_num_seqs=8, max_batched_tokens=512)

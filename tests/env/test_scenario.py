@@ -18,7 +18,8 @@ from steersman.env.scenario import (
     with_classes,
 )
 from steersman.traces.errors import ConfigError, TraceError
-from steersman.traces.schema import Priority, ReplicaSpec
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import Priority
 from steersman.traces.settings import CONFIG_ROOT
 from tests.env.worlds import request, trace_of
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from steersman.env.cluster import Cluster
 from steersman.env.outcomes import STATUSES
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Adapters, Conditions, Priority, Status
+from steersman.traces.scenario import Adapters, Conditions
+from steersman.traces.schema import Priority, Status
 from tests.env.worlds import check_memory, play, request, small_profile, specs, trace_of, worlds
 
 PROFILE = small_profile(kv_capacity_tokens=16_000, max_num_seqs=64, max_batched_tokens=2048)

@@ -14,7 +14,8 @@ from steersman.env.cluster import Cluster
 from steersman.env.outcomes import STATUSES
 from steersman.env.placement import check_window
 from steersman.traces.errors import ConfigError, TraceError
-from steersman.traces.schema import Conditions, SharedGpu, Status
+from steersman.traces.scenario import Conditions, SharedGpu
+from steersman.traces.schema import Status
 from tests.env.worlds import check_memory, play, request, small_profile, specs, trace_of, worlds
 
 PROFILE = small_profile(kv_capacity_tokens=16_000, max_num_seqs=64, max_batched_tokens=2048)

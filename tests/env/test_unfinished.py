@@ -6,7 +6,7 @@ import pytest
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile
 from steersman.env.vector import ClusterBatch
-from steersman.traces.schema import ReplicaSpec
+from steersman.traces.scenario import ReplicaSpec
 from tests.env.worlds import request, trace_of
 
 REPLICA = [ReplicaSpec("a", load_profile("a100-llama-3.1-8b"))]

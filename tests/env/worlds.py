@@ -14,7 +14,8 @@ from steersman.env import layout as at
 from steersman.env.cluster import Cluster
 from steersman.env.memory import Memory
 from steersman.env.profiles import load_profile
-from steersman.traces.schema import HardwareProfile, Priority, ReplicaSpec, Request, Staleness
+from steersman.traces.scenario import ReplicaSpec, Staleness
+from steersman.traces.schema import HardwareProfile, Priority, Request
 from steersman.traces.trace import Trace
 
 

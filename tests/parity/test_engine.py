@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from steersman.env.cluster import Cluster
-from steersman.traces.schema import Priority, ReplicaSpec
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import Priority
 from tests.env.worlds import play, request, small_profile, trace_of
 from tests.parity.plain_engine import PlainEngine, Sequence
 

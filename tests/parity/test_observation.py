@@ -35,7 +35,7 @@ from steersman.serving.metrics import RouterMetrics
 from steersman.serving.pool import Fleet
 from steersman.serving.router import Router
 from steersman.traces.readers import load_trace
-from steersman.traces.schema import ReplicaSpec, Staleness
+from steersman.traces.scenario import ReplicaSpec, Staleness
 from steersman.traces.trace import Trace
 
 DATA = Path(__file__).resolve().parents[1] / "data"

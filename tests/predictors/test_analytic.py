@@ -12,7 +12,8 @@ from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile
 from steersman.predictors import analytic
 from steersman.predictors import ledger as L
-from steersman.traces.schema import HardwareProfile, ReplicaSpec, Request
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import HardwareProfile, Request
 from steersman.traces.trace import Trace
 
 Float64 = NDArray[np.float64]

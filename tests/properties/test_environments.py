@@ -14,15 +14,8 @@ from steersman.env.gym import RoutingEnv, ScalingEnv, VectorRoutingEnv, VectorSc
 from steersman.env.lifecycle import Phase
 from steersman.env.outcomes import STATUSES
 from steersman.env.scaling import ScalingRules
-from steersman.traces.schema import (
-    ChangeKind,
-    Conditions,
-    Priority,
-    ReplicaChange,
-    ReplicaSpec,
-    Staleness,
-    Status,
-)
+from steersman.traces.scenario import ChangeKind, Conditions, ReplicaChange, ReplicaSpec, Staleness
+from steersman.traces.schema import Priority, Status
 from tests.env.worlds import check_memory, request, small_profile, trace_of
 
 RUNS = settings(max_examples=25, deadline=None)

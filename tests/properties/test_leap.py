@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from steersman.env import engine
 from steersman.env.cluster import Cluster
 from steersman.env.layout import FREE
-from steersman.traces.schema import Staleness
+from steersman.traces.scenario import Staleness
 from tests.env.worlds import check_memory, play, worlds
 
 RUNS = settings(max_examples=60, deadline=None)

@@ -11,7 +11,7 @@ from steersman.agents.evaluate.pools import resized
 from steersman.env.profiles import load_profile
 from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ReplicaSpec, Scenario
+from steersman.traces.scenario import ReplicaSpec, Scenario
 
 PROFILES = [load_profile(f"{gpu}-llama-3.1-8b") for gpu in ("h100", "a100", "l40s")]
 

@@ -12,7 +12,7 @@ from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile
 from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import ReplicaSpec
+from steersman.traces.scenario import ReplicaSpec
 from tests.env.worlds import request, trace_of
 
 FAST, SLOW = (ReplicaSpec(name, load_profile(f"{name}-llama-3.1-8b")) for name in ("h100", "l40s"))

@@ -17,7 +17,8 @@ from steersman.env.scenario import load_scenario, load_source, make_trace
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Decision, Observation, Scenario
+from steersman.traces.scenario import Scenario
+from steersman.traces.schema import Decision, Observation
 
 SHORT = Protocol(loads=(0.6, 0.9), seeds=(0, 1), requests=150, window_s=0.0, warmup_s=5.0)
 

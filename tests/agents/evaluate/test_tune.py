@@ -18,7 +18,7 @@ from steersman.agents.evaluate.tune import POPULATION, TUNING, Search, Tuned, tu
 from steersman.agents.policies import POLICY_NAMES, make_policy
 from steersman.env.scenario import load_scenario
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 
 PLAY = "steersman.agents.evaluate.tune.play"
 SHORT = replace(TUNING, loads=(1.1,), requests=60, warmup_s=4.0, tail_s=0.0)

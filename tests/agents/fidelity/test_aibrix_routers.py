@@ -10,7 +10,8 @@ import pytest
 from steersman.agents.fidelity.aibrix_routers import make_router
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile
-from steersman.traces.schema import ReplicaSpec, Request
+from steersman.traces.scenario import ReplicaSpec
+from steersman.traces.schema import Request
 from steersman.traces.trace import Trace
 
 BLOCK = 512

@@ -27,7 +27,7 @@ from steersman.predictors.latency import (
 )
 from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import TraceError
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 RUNS, DECISIONS = 9, 250

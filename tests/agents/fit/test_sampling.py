@@ -19,7 +19,7 @@ from steersman.env.cluster import Cluster
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.latency import LATENCY_FEATURES, LATENCY_INDEX, latency_rows
 from steersman.predictors.length import FallbackLength
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 

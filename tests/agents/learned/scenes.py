@@ -9,7 +9,7 @@ from steersman.agents.learned.ground import Ground, grounds_of
 from steersman.agents.learned.practice import Practice
 from steersman.env.scenario import load_scenario, load_source
 from steersman.predictors.length import FallbackLength
-from steersman.traces.schema import Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 SMALL = PracticeSettings(
