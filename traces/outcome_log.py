@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from steersman.traces.errors import ConfigError, TraceError
 from steersman.traces.framing import Damage, frame, read_frames
@@ -30,9 +30,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SEGMENT_PATTERN = "outcomes-*.log"
+STEM = "outcomes"
 CHUNK_BYTES = 256 * 1024
 """Written at once."""
+
+
+class Framable(Protocol):
+    """What a log can hold."""
+
+    @property
+    def request_id(self) -> str:
+        """For messages."""
+        ...
+
+    def to_json(self) -> bytes:
+        """One JSON object without line breaks; raises TypeError or ValueError if it cannot be."""
+        ...
 
 
 class OutcomeLogWriter:
@@ -47,6 +60,7 @@ class OutcomeLogWriter:
         directory: made if missing.
         segment_bytes: a segment grows no larger.
         total_bytes: all segments together; the oldest are deleted, but never one in use.
+        stem: segments are called `<stem>-*.log`.
 
     Raises:
         ConfigError: the directory cannot be used, or the bounds contradict each other.
@@ -61,6 +75,7 @@ class OutcomeLogWriter:
         queue_records: int = 4096,
         flush_interval_s: float = 0.2,
         sync_interval_s: float = 5.0,
+        stem: str = STEM,
     ) -> None:
         if total_bytes < 2 * segment_bytes:
             raise ConfigError(
@@ -79,7 +94,8 @@ class OutcomeLogWriter:
         self._queue_records = queue_records
         self._flush_interval_s = flush_interval_s
         self._sync_interval_s = sync_interval_s
-        self._queue: deque[OutcomeRecord] = deque()
+        self._stem = stem
+        self._queue: deque[Framable] = deque()
         self._chunk = b""
         self._chunk_records = 0
         self._segment: _Segment | None = None
@@ -91,7 +107,7 @@ class OutcomeLogWriter:
         self._thread = threading.Thread(target=self._run, name="outcome-log", daemon=True)
         self._thread.start()
 
-    def append(self, record: OutcomeRecord) -> bool:
+    def append(self, record: Framable) -> bool:
         """Queue a record: a microsecond, no I/O. False if it was dropped."""
         waiting = len(self._queue)
         if waiting >= self._queue_records or self._closed:
@@ -187,7 +203,7 @@ class OutcomeLogWriter:
         self._chunk, self._chunk_records = b"".join(frames), len(frames)
         return bool(frames)
 
-    def _framed(self, record: OutcomeRecord) -> bytes | None:
+    def _framed(self, record: Framable) -> bytes | None:
         try:
             framed = frame(record.to_json())
         except (TypeError, ValueError) as error:
@@ -207,12 +223,12 @@ class OutcomeLogWriter:
             self._end_segment()
         if self._segment is None:
             self._make_room()
-            self._segment = _Segment(self.directory)
+            self._segment = _Segment(self.directory, self._stem)
         self._segment.write(self._chunk)
 
     def _make_room(self) -> None:
         """Delete the oldest segments until a new one fits."""
-        found = [(path, path.stat().st_size) for path in segments(self.directory)]
+        found = [(path, path.stat().st_size) for path in segments(self.directory, self._stem)]
         total = sum(size for _, size in found)
         for path, size in found:
             if total + self._segment_bytes <= self._total_bytes:
@@ -255,9 +271,9 @@ class OutcomeLogWriter:
 class _Segment:
     """An open file of frames, locked while in use; a failed write leaves whole frames only."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stem: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / f"outcomes-{time.time_ns():020d}-{os.getpid()}.log"
+        self._path = directory / f"{stem}-{time.time_ns():020d}-{os.getpid()}.log"
         self._fd = os.open(
             self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640
         )
@@ -289,9 +305,9 @@ class _Segment:
             os.close(self._fd)
 
 
-def segments(directory: Path) -> list[Path]:
+def segments(directory: Path, stem: str = STEM) -> list[Path]:
     """The segments of a log directory, oldest first."""
-    return sorted(directory.glob(SEGMENT_PATTERN))
+    return sorted(directory.glob(f"{stem}-*.log"))
 
 
 def read_outcomes(
