@@ -32,12 +32,16 @@ def cost_terms(replicas: NDArray[np.float32], request: NDArray[np.float32]) -> F
     """
     ttft = replicas[..., _TTFT].astype(np.float64) / request[..., None, _TTFT_SLO]
     tpot = replicas[..., _TPOT].astype(np.float64) / request[..., None, _TPOT_SLO]
-    # A NaN counts as the worst: no estimate is no promise.
-    ttft, tpot = (
-        np.minimum(np.nan_to_num(each, nan=TERM_CAP, posinf=TERM_CAP), TERM_CAP) for each in (ttft, tpot)
-    )
+    ttft, tpot = _capped(ttft), _capped(tpot)
     columns = (np.ones_like(ttft), ttft, tpot, np.log1p(ttft), np.log1p(tpot), ttft > 1.0, tpot > 1.0)
     return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=-1)
+
+
+def _capped(share: NDArray[np.floating]) -> Float64:
+    """A NaN counts as the worst: no estimate is no promise."""
+    known = np.nan_to_num(share.astype(np.float64), nan=TERM_CAP, posinf=TERM_CAP)
+    capped: Float64 = np.minimum(known, TERM_CAP)
+    return capped
 
 
 def cross_fitted(done: Float64, others: Float64, cost: Float64) -> tuple[Float64, Float64]:

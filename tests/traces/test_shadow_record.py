@@ -52,7 +52,8 @@ def test_a_record_survives_json(
 
 
 def test_what_a_later_version_adds_is_ignored_and_what_is_missing_is_told() -> None:
-    assert ShadowRecord.from_json(b'{"request_id":"a","decided_at_s":1,"challenger":"v","x":1}')
+    later = b'{"request_id":"a","decided_at_s":1,"challenger":"v","x":1}'
+    assert ShadowRecord.from_json(later).key == ("a", 1.0)
     with pytest.raises(ValueError, match="challenger"):
         ShadowRecord.from_json(b'{"request_id":"a","decided_at_s":1}')
     with pytest.raises(ValueError, match="not an object"):

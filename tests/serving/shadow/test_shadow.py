@@ -82,6 +82,7 @@ async def test_two_challengers_score_what_is_served(tmp_path: Path) -> None:
             case = Case.of(record)
             assert case is not None
             again = Challenger(load_bundle(one if version == "v1" else two)).opinion(case)
+            assert again.scores is not None
             assert np.array_equal(opinion.scores, again.scores), "the log tells all that was known"
             assert np.allclose(opinion.champions, again.champions)
 
@@ -182,7 +183,7 @@ async def test_what_is_too_much_is_dropped_and_never_waited_for(tmp_path: Path) 
         assert await router.metric("steersman_shadow_dropped") == shadow.dropped >= 1
 
 
-async def test_the_share_of_cpu_time_is_kept(tmp_path: Path) -> None:
+async def test_the_share_of_cpu_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case costs half a second on this clock; a quarter of 20 s allows for ten of them."""
     bundle = tmp_path / "challenger"
     policy_bundle(bundle, "v1")
@@ -190,7 +191,7 @@ async def test_the_share_of_cpu_time_is_kept(tmp_path: Path) -> None:
     async with rig(GOOD, **sections(tmp_path / "log", tmp_path / "none")) as (router, _):
         live = router.parts.shadow
         assert live is not None
-        live.offer = taken.append  # type: ignore[method-assign]
+        monkeypatch.setattr(live, "offer", taken.append)
         await router.post()
         now, spent = [100.0], [0.0]
 
