@@ -18,12 +18,13 @@ import time
 from collections import deque
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from steersman.traces.errors import ConfigError
 from steersman.traces.framing import frame
 from steersman.traces.outcome_reading import read_newest, read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
-from steersman.traces.outcome_segments import FRAMED, make_room, segments
+from steersman.traces.outcome_segments import FRAMED, OUTCOMES, make_room, segments
 
 __all__ = ["OutcomeLogWriter", "OutcomeRecord", "read_newest", "read_outcomes", "segments"]
 
@@ -31,6 +32,19 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 * 1024
 """Written at once."""
+
+
+class Framable(Protocol):
+    """What a log can hold."""
+
+    @property
+    def request_id(self) -> str:
+        """For messages."""
+        ...
+
+    def to_json(self) -> bytes:
+        """One JSON object without line breaks; raises TypeError or ValueError if it cannot be."""
+        ...
 
 
 class OutcomeLogWriter:
@@ -47,6 +61,7 @@ class OutcomeLogWriter:
         total_bytes: all segments together, compacted ones too; the oldest are deleted, but never one in
             use.
         segment_s: a segment is closed at this age, so that little traffic is compacted too.
+        stem: segments are called `<stem>-*.log`.
 
     Raises:
         ConfigError: the directory cannot be used, or the bounds contradict each other.
@@ -62,6 +77,7 @@ class OutcomeLogWriter:
         flush_interval_s: float = 0.2,
         sync_interval_s: float = 5.0,
         segment_s: float = 3600.0,
+        stem: str = OUTCOMES,
     ) -> None:
         if total_bytes < 2 * segment_bytes:
             raise ConfigError(
@@ -81,7 +97,8 @@ class OutcomeLogWriter:
         self._flush_interval_s = flush_interval_s
         self._sync_interval_s = sync_interval_s
         self._segment_s = segment_s
-        self._queue: deque[OutcomeRecord] = deque()
+        self._stem = stem
+        self._queue: deque[Framable] = deque()
         self._chunk = b""
         self._chunk_records = 0
         self._segment: _Segment | None = None
@@ -93,7 +110,7 @@ class OutcomeLogWriter:
         self._thread = threading.Thread(target=self._run, name="outcome-log", daemon=True)
         self._thread.start()
 
-    def append(self, record: OutcomeRecord) -> bool:
+    def append(self, record: Framable) -> bool:
         """Queue a record: a microsecond, no I/O. False if it was dropped."""
         waiting = len(self._queue)
         if waiting >= self._queue_records or self._closed:
@@ -193,7 +210,7 @@ class OutcomeLogWriter:
         self._chunk, self._chunk_records = b"".join(frames), len(frames)
         return bool(frames)
 
-    def _framed(self, record: OutcomeRecord) -> bytes | None:
+    def _framed(self, record: Framable) -> bytes | None:
         try:
             framed = frame(record.to_json())
         except (TypeError, ValueError) as error:
@@ -213,7 +230,7 @@ class OutcomeLogWriter:
             self._end_segment()
         if self._segment is None:
             self._make_room()
-            self._segment = _Segment(self.directory)
+            self._segment = _Segment(self.directory, self._stem)
         self._segment.write(self._chunk)
 
     def _make_room(self) -> None:
@@ -223,6 +240,7 @@ class OutcomeLogWriter:
             self._segment_bytes,
             total_bytes=self._total_bytes,
             segment_bytes=self._segment_bytes,
+            stem=self._stem,
         )
 
     def _sync(self) -> bool:
@@ -260,9 +278,9 @@ class OutcomeLogWriter:
 class _Segment:
     """An open file of frames, locked while in use; a failed write leaves whole frames only."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stem: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / f"outcomes-{time.time_ns():020d}-{os.getpid()}{FRAMED}"
+        self._path = directory / f"{stem}-{time.time_ns():020d}-{os.getpid()}{FRAMED}"
         self._fd = os.open(
             self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640
         )

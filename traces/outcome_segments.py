@@ -18,21 +18,21 @@ FRAMED = ".log"
 TABLE = ".parquet"
 PARTIAL = ".partial"
 
-_STEM = "outcomes-*"
+OUTCOMES = "outcomes"
 
 
-def segments(directory: Path) -> list[Path]:
+def segments(directory: Path, stem: str = OUTCOMES) -> list[Path]:
     """The segments of a log directory, oldest first, each in one form."""
     # In this order: a table appears before its frames go, so that none is missed in between.
-    framed = {path.stem: path for path in directory.glob(_STEM + FRAMED)}
-    tables = {path.stem: path for path in directory.glob(_STEM + TABLE)}
+    framed = {path.stem: path for path in directory.glob(f"{stem}-*{FRAMED}")}
+    tables = {path.stem: path for path in directory.glob(f"{stem}-*{TABLE}")}
     found = framed | tables
-    return [found[stem] for stem in sorted(found)]
+    return [found[name] for name in sorted(found)]
 
 
-def framed_segments(directory: Path) -> list[Path]:
+def framed_segments(directory: Path, stem: str = OUTCOMES) -> list[Path]:
     """The segments that have not been compacted, and what is left of some that have; oldest first."""
-    return sorted(directory.glob(_STEM + FRAMED))
+    return sorted(directory.glob(f"{stem}-*{FRAMED}"))
 
 
 def table_of(framed: Path) -> Path:
@@ -50,9 +50,9 @@ def framed_of(partial: Path) -> Path:
     return partial.with_name(partial.name.lstrip(".").removesuffix(TABLE + PARTIAL) + FRAMED)
 
 
-def partials(directory: Path) -> list[Path]:
+def partials(directory: Path, stem: str = OUTCOMES) -> list[Path]:
     """Tables that are being written, or were when somebody was killed."""
-    return sorted(directory.glob(f".{_STEM}{TABLE}{PARTIAL}"))
+    return sorted(directory.glob(f".{stem}-*{TABLE}{PARTIAL}"))
 
 
 @contextmanager
@@ -87,13 +87,16 @@ def is_closed(path: Path) -> bool:
         return fd is not None
 
 
-def make_room(directory: Path, needed: int, *, total_bytes: int, segment_bytes: int) -> None:
+def make_room(
+    directory: Path, needed: int, *, total_bytes: int, segment_bytes: int, stem: str = OUTCOMES
+) -> None:
     """Delete the oldest segments until `needed` bytes more fit into `total_bytes`.
 
     Segments in use are never deleted, and count with all they may grow to, `segment_bytes`.
     """
     sizes: dict[Path, int] = {}
-    for path in (*framed_segments(directory), *directory.glob(_STEM + TABLE), *partials(directory)):
+    tables = directory.glob(f"{stem}-*{TABLE}")
+    for path in (*framed_segments(directory, stem), *tables, *partials(directory, stem)):
         try:
             size = path.stat().st_size
         except FileNotFoundError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +17,6 @@ __all__ = ["is_outcome_log", "read_outcome_log"]
 
 LONGEST_S = 3600.0
 """Records are written when requests end: after one that ran longer, sort the log to read it."""
-
-
 _NEEDED = {field.name for field in fields(Request)} | {"status", "e2e_s"}
 
 
@@ -30,13 +28,21 @@ class _Ended(NamedTuple):
 def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
     """Requests in order of arrival, the first at time zero; the place is the record's number.
 
+    See `as_requests`.
+    """
+    return as_requests(read_outcomes(path, only=_NEEDED), model)
+
+
+def as_requests(records: Iterable[OutcomeRecord], model: str) -> Iterator[Placed]:
+    """Logged requests in order of arrival, the first at time zero; the place is the record's number.
+
     Refused requests are left out: no backend ever served them. A turn's parent is the one logged,
     or else the session's previous request, if it had ended by then; the think time counts from its end.
     """
     start_s: float | None = None
     last_of: Recent[str, _Ended] = Recent()
     by_id: Recent[str, _Ended] = Recent()
-    for place, record in _by_arrival(path):
+    for place, record in _by_arrival(records):
         if start_s is None:
             start_s = record.arrival_unix_s
         request = record.request(record.arrival_unix_s - start_s)
@@ -58,9 +64,9 @@ def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
         yield place, request
 
 
-def _by_arrival(path: Path) -> Iterator[tuple[int, OutcomeRecord]]:
+def _by_arrival(records: Iterable[OutcomeRecord]) -> Iterator[tuple[int, OutcomeRecord]]:
     def watermarked() -> Iterator[tuple[float, float, tuple[int, OutcomeRecord]]]:
-        for place, record in enumerate(read_outcomes(path, only=_NEEDED), 1):
+        for place, record in enumerate(records, 1):
             if record.status is not Status.REJECTED:
                 watermark_s = record.arrival_unix_s + _duration_s(record) - LONGEST_S
                 yield watermark_s, record.arrival_unix_s, (place, record)
