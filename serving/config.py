@@ -20,6 +20,7 @@ from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.canary.settings import CanarySettings
 from steersman.serving.discovery.settings import DiscoverySettings
 from steersman.serving.policy_settings import PolicySettings
+from steersman.serving.shadow.settings import ShadowSettings
 from steersman.serving.shared.settings import SharedSettings
 from steersman.serving.tls import ListenerTlsSettings
 from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
@@ -280,6 +281,9 @@ class RouterSettings(Settings):
     outcome_log: OutcomeLogSettings = Field(
         default=OutcomeLogSettings(), description="The log of decisions and outcomes."
     )
+    shadow: ShadowSettings = Field(
+        default=ShadowSettings(), description="Challengers that score live traffic without serving it."
+    )
 
     refit: RefitSettings = Field(
         default=RefitSettings(), description="Refitting the predictors while they serve."
@@ -322,6 +326,12 @@ class RouterSettings(Settings):
                 "canary.enabled needs canary.state_file, or shared.url where there are several routers; "
                 "set one of them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_shadow(self) -> Self:
+        if self.shadow.enabled and not self.outcome_log.directory:
+            raise ValueError("shadow.enabled needs outcome_log.directory; set it too")
         return self
 
     @model_validator(mode="after")

@@ -25,7 +25,13 @@ from steersman.agents.policies import make_policy
 from steersman.agents.policies.latency import PredictedLatency
 from steersman.agents.policy import Policy
 from steersman.agents.served_directories import copy_bundle
-from steersman.predictors.bundle import MANIFEST, POLICY_FILE, Bundle, load_bundle
+from steersman.predictors.bundle import (
+    POLICY_FILE,
+    Bundle,
+    Signature,
+    bundle_signature,
+    load_bundle,
+)
 from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.predictors.onnx_model import OnnxModel
@@ -226,7 +232,7 @@ class BundleWatch:
         self._models = models
         self._settings = settings
         self._metrics = metrics
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: Signature | None = None
         self._first = True
         self._serves = False
         """Whether a bundle has been loaded since the start."""
@@ -243,7 +249,7 @@ class BundleWatch:
         """Load the bundle if it is another one than at the last look."""
         if not self._settings.directory:
             return IDLE_S
-        signature = self._signature()
+        signature = bundle_signature(self._directory)
         if signature != self._seen or self._first:
             self._seen, self._first = signature, False
             await self._load()
@@ -289,10 +295,3 @@ class BundleWatch:
             logger.warning("bundle.keep_directory: %s", error)
         else:
             self._serves = True
-
-    def _signature(self) -> tuple[int, int, int] | None:
-        try:
-            status = (self._directory / MANIFEST).stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from steersman.serving.access.settings import AccessSettings
 from steersman.serving.config import OutcomeLogSettings, RefitSettings, RouterSettings
 from steersman.serving.parts import Parts, build_parts
+from steersman.serving.shadow.settings import ShadowSettings
 from steersman.serving.shared.settings import SharedSettings
 from steersman.serving.tls import ListenerTlsSettings
 from steersman.traces.errors import ConfigError
@@ -146,6 +147,7 @@ def rehearse(settings: RouterSettings) -> None:
     beside = {
         "outcome_log": OutcomeLogSettings(),
         "refit": RefitSettings(),
+        "shadow": ShadowSettings(),
         "canary": settings.canary.model_copy(update={"enabled": False}),
     }
     build_parts(settings.model_copy(update=beside))
