@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from steersman.traces.framing import looks_framed
-from steersman.traces.outcome_log import read_outcomes, segments
+from steersman.traces.outcome_reading import is_outcome_log, read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
 from steersman.traces.readers.order import Placed, Recent, reordered
-from steersman.traces.readers.source import read_head
-from steersman.traces.schema import Status
+from steersman.traces.schema import Request, Status
+
+__all__ = ["is_outcome_log", "read_outcome_log"]
 
 LONGEST_S = 3600.0
 """Records are written when requests end: after one that ran longer, sort the log to read it."""
+
+
+_NEEDED = {field.name for field in fields(Request)} | {"status", "e2e_s"}
 
 
 class _Ended(NamedTuple):
@@ -24,17 +27,12 @@ class _Ended(NamedTuple):
     at_s: float
 
 
-def is_outcome_log(path: Path) -> bool:
-    """A directory with segments, or one segment."""
-    return bool(segments(path)) if path.is_dir() else looks_framed(read_head(path, 64))
-
-
 def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
     """Requests in order of arrival, the first at time zero; the place is the record's number.
 
     See `as_requests`.
     """
-    return as_requests(read_outcomes(path), model)
+    return as_requests(read_outcomes(path, only=_NEEDED), model)
 
 
 def as_requests(records: Iterable[OutcomeRecord], model: str) -> Iterator[Placed]:
