@@ -24,7 +24,7 @@ from steersman.traces.errors import ConfigError
 from steersman.traces.framing import frame
 from steersman.traces.outcome_reading import read_newest, read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
-from steersman.traces.outcome_segments import FRAMED, STEM, make_room, segments
+from steersman.traces.outcome_segments import FRAMED, OUTCOMES, make_room, segments
 
 __all__ = ["OutcomeLogWriter", "OutcomeRecord", "read_newest", "read_outcomes", "segments"]
 
@@ -77,7 +77,7 @@ class OutcomeLogWriter:
         flush_interval_s: float = 0.2,
         sync_interval_s: float = 5.0,
         segment_s: float = 3600.0,
-        stem: str = STEM,
+        stem: str = OUTCOMES,
     ) -> None:
         if total_bytes < 2 * segment_bytes:
             raise ConfigError(

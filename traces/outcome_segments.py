@@ -18,20 +18,19 @@ FRAMED = ".log"
 TABLE = ".parquet"
 PARTIAL = ".partial"
 
-STEM = "outcomes"
-"""Other logs of the same form have one of their own."""
+OUTCOMES = "outcomes"
 
 
-def segments(directory: Path, stem: str = STEM) -> list[Path]:
+def segments(directory: Path, stem: str = OUTCOMES) -> list[Path]:
     """The segments of a log directory, oldest first, each in one form."""
     # In this order: a table appears before its frames go, so that none is missed in between.
     framed = {path.stem: path for path in directory.glob(f"{stem}-*{FRAMED}")}
     tables = {path.stem: path for path in directory.glob(f"{stem}-*{TABLE}")}
     found = framed | tables
-    return [found[stem] for stem in sorted(found)]
+    return [found[name] for name in sorted(found)]
 
 
-def framed_segments(directory: Path, stem: str = STEM) -> list[Path]:
+def framed_segments(directory: Path, stem: str = OUTCOMES) -> list[Path]:
     """The segments that have not been compacted, and what is left of some that have; oldest first."""
     return sorted(directory.glob(f"{stem}-*{FRAMED}"))
 
@@ -51,7 +50,7 @@ def framed_of(partial: Path) -> Path:
     return partial.with_name(partial.name.lstrip(".").removesuffix(TABLE + PARTIAL) + FRAMED)
 
 
-def partials(directory: Path, stem: str = STEM) -> list[Path]:
+def partials(directory: Path, stem: str = OUTCOMES) -> list[Path]:
     """Tables that are being written, or were when somebody was killed."""
     return sorted(directory.glob(f".{stem}-*{TABLE}{PARTIAL}"))
 
@@ -89,16 +88,15 @@ def is_closed(path: Path) -> bool:
 
 
 def make_room(
-    directory: Path, needed: int, *, total_bytes: int, segment_bytes: int, stem: str = STEM
+    directory: Path, needed: int, *, total_bytes: int, segment_bytes: int, stem: str = OUTCOMES
 ) -> None:
     """Delete the oldest segments until `needed` bytes more fit into `total_bytes`.
 
     Segments in use are never deleted, and count with all they may grow to, `segment_bytes`.
     """
-    tables = directory.glob(f"{stem}-*{TABLE}")
-    files = (*framed_segments(directory, stem), *tables, *partials(directory, stem))
     sizes: dict[Path, int] = {}
-    for path in files:
+    tables = directory.glob(f"{stem}-*{TABLE}")
+    for path in (*framed_segments(directory, stem), *tables, *partials(directory, stem)):
         try:
             size = path.stat().st_size
         except FileNotFoundError:

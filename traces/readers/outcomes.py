@@ -17,8 +17,6 @@ __all__ = ["is_outcome_log", "read_outcome_log"]
 
 LONGEST_S = 3600.0
 """Records are written when requests end: after one that ran longer, sort the log to read it."""
-
-
 _NEEDED = {field.name for field in fields(Request)} | {"status", "e2e_s"}
 
 
