@@ -35,7 +35,7 @@ def _no_flags() -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutcomeRecord:
-    """Enough to replay, retrain and audit one decision; never prompt text.
+    """Enough to replay, retrain and audit one decision; no prompt text unless that was asked for.
 
     n is the number of replicas in the snapshot. Unknown numbers are NaN, unknown strings empty. The
     arrays belong to the record: pass copies of whatever changes later.
@@ -122,6 +122,18 @@ class OutcomeRecord:
     """Of a canary: the arm that served it, `champion` or `challenger`; empty without one."""
     bundle_version: str = ""
     """Of the trained models that served it; empty without any."""
+    explored: bool = False
+    """Chance made the choice, to learn from: see `Decision.explored`."""
+    affinity: str = ""
+    """What came of the request's group: `stayed`, `new`, `moved`, `pinned`, `holder_gone`; empty: it has
+    none, or one that is too large to have a home."""
+    held_s: float = 0.0
+    """From arrival until it was its turn, if it was held back because every replica was full; else 0."""
+    asked_model: str = ""
+    """The model that was asked for, where `model` answered in its place; else empty."""
+    prompt_text: str | None = None
+    """What the client sent, if text is to be logged (`outcome_log.prompt_text`), cut to its bound.
+    Nothing reads it but who asks for this very field."""
 
     @staticmethod
     def of(
@@ -140,6 +152,7 @@ class OutcomeRecord:
             "propensity": decision.propensity,
             "fallback_reason": decision.fallback_reason,
             "scores": decision.scores,
+            "explored": decision.explored,
         }
         return OutcomeRecord(**(values | known))
 

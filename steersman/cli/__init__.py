@@ -35,6 +35,7 @@ from steersman.traces.errors import SteersmanError
 EXTRAS = {
     "sim": ("numba", "gymnasium", "scipy"),
     "tokenizer": ("tokenizers",),
+    "query": ("duckdb",),
     "train": (
         *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript"),
         *("matplotlib", "jinja2"),
