@@ -234,7 +234,7 @@ def build_parts(
         wording=wording,
         router=router,
         waiting_room=waiting_room,
-        proxy=Proxy(settings, fleet, waiting_room, upstream, monitor, metrics, clock),
+        proxy=Proxy(settings, fleet, router, waiting_room, upstream, monitor, metrics, clock),
         recorder=Recorder(past, counter, wording, metrics, errors, log, clock),
         upstream=upstream,
         monitor=monitor,

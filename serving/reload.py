@@ -43,6 +43,7 @@ LIVE = frozenset(
         "timeouts",
         "queue",
         "retries",
+        "hedging",
         "limits",
         "objectives",
     )
