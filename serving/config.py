@@ -350,15 +350,6 @@ class RouterSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_workers(self) -> Self:
-        if self.workers > 1 and self.admin.port is not None:
-            raise ValueError(
-                "admin.port needs workers: 1, since what operators change there is of one process; "
-                "drop one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_unique(self) -> Self:
         if not self.backends and not self.discovery.sources:
             raise ValueError("no 'backends' and no 'discovery'; name a replica, or where to find them")

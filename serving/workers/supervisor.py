@@ -4,6 +4,7 @@
 
     SIGTERM, SIGINT   every worker drains and ends, then the supervisor does
     SIGHUP            every worker reads the configuration again
+    SIGUSR1           the workers have read it again by themselves: those started from now on do so too
     SIGUSR2           one worker after the other is replaced: the new one serves, the old one drains
 
 A worker that ends unasked is started again, at once, or after a pause that grows while it keeps ending
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 
 logger = logging.getLogger("steersman.serving")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 TICK_S = 0.1
 SOON_S = 5.0
 """A worker that ends earlier than this is not started again at once."""
@@ -57,7 +58,7 @@ class Supervisor:
         work: what a worker does, in the child: it gets its seat (0 to `count`) and what to call when it
             serves, and returns its exit status.
         gone: told of the seat of every worker that has ended, and whether unasked.
-        reload: called at SIGHUP, before the workers are told.
+        reload: called at SIGHUP, before the workers are told, and at SIGUSR1.
         patience_s: how long a worker may take to end.
     """
 
@@ -110,6 +111,8 @@ class Supervisor:
         elif told is signal.SIGHUP:
             self._reload()
             self._tell_all(told)
+        elif told is signal.SIGUSR1:
+            self._reload()
         elif told is signal.SIGUSR2 and not self._to_replace and self._incoming is None:
             self._to_replace = list(self._workers)
             logger.warning("replacing %d workers one after the other", len(self._to_replace))
