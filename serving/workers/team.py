@@ -52,13 +52,14 @@ class Team:
         seat: int,
         parts: Parts,
         reloader: Reloader,
-        tell_supervisor: Callable[[], None] = lambda: os.kill(os.getppid(), signal.SIGUSR1),
+        tell_supervisor: Callable[[], None] | None = None,
     ) -> None:
         self._orders = orders
         self._seat = seat
         self._parts = parts
         self._reloader = reloader
-        self._tell_supervisor = tell_supervisor
+        self._supervisor = os.getppid()
+        self._tell_supervisor = tell_supervisor or self._signal_supervisor
         self._followed: dict[str, float] = {}
         """When the order was given that was followed last, by replica."""
         handlers = {"follow": self._follow, "reload": self._reload, "flush": self._flush}
@@ -99,6 +100,10 @@ class Team:
     async def flush(self) -> None:
         """Every worker writes out what its log holds."""
         await self._colleagues.ask("flush", SOON_S)
+
+    def _signal_supervisor(self) -> None:
+        if os.getppid() == self._supervisor:  # or it is gone, and its heir is somebody else
+            os.kill(self._supervisor, signal.SIGUSR1)
 
     async def _follow(self) -> dict[str, Any]:
         self._look()
