@@ -221,7 +221,9 @@ class Supervisor:
         worker = self._workers[pid] = Worker(pid, seat, ready_fd, time.monotonic())
         return worker
 
-    def _be_worker(self, seat: int, ready_fd: int, write_fd: int, mask: set[signal.Signals]) -> None:
+    def _be_worker(
+        self, seat: int, ready_fd: int, write_fd: int, mask: set[int | signal.Signals]
+    ) -> None:
         """In the child; never returns."""
         code = 1
         try:
