@@ -37,8 +37,8 @@ async def hedges(router: Routed) -> dict[str, float]:
 
 
 def balanced(router: Routed) -> bool:
-    """All but the tokens since the last scrape, which the next one settles."""
-    return not router.parts.fleet.state[:, L.INFLIGHT : L.TOKENS_SINCE_SCRAPE].any()
+    """All but what is counted since the last scrape, which the next one settles."""
+    return not router.parts.fleet.state[:, L.INFLIGHT : L.SINCE_SCRAPE].any()
 
 
 class Held:

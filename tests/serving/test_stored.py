@@ -115,7 +115,7 @@ async def test_the_openai_client_finds_what_each_replica_keeps() -> None:
             await client.responses.delete(response_id)
             with pytest.raises(openai.NotFoundError, match="mine"):  # its holder says so itself
                 await client.responses.retrieve(response_id)
-        assert not router.parts.fleet.state[:, L.INFLIGHT : L.TOKENS_SINCE_SCRAPE].any()
+        assert not router.parts.fleet.state[:, L.INFLIGHT : L.SINCE_SCRAPE].any()
 
 
 async def test_the_answer_passes_as_it_is_and_tells_who_holds_it() -> None:
