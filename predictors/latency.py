@@ -133,9 +133,11 @@ class AnalyticLatency:
         request: NDArray[np.float32],  # noqa: ARG002
     ) -> NDArray[np.float64]:
         """See `LatencyPredictor.predict`."""
-        median = replicas[..., _CORRECTED].astype(np.float64)
-        both = np.stack((median, median * FALLBACK_SPREAD), axis=-1)
-        return _sound(both.reshape(*median.shape[:-1], len(LATENCY_OUTPUTS)))
+        median = replicas[..., _CORRECTED]
+        latencies = np.empty((*median.shape[:-1], len(LATENCY_OUTPUTS)))
+        latencies[..., 0::2] = median
+        np.multiply(latencies[..., 0::2], FALLBACK_SPREAD, out=latencies[..., 1::2])
+        return _sound(latencies)
 
 
 class LatencyModel:
@@ -188,5 +190,6 @@ class LatencyModel:
 
 
 def _sound(latencies: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Within the bounds; what is not a number counts as the worst."""
-    return np.clip(np.nan_to_num(latencies, nan=MOST_S, posinf=MOST_S), LEAST_S, MOST_S)
+    """Within the bounds, in place; what is not a number counts as the worst: `fmin` takes the other."""
+    np.fmin(latencies, MOST_S, out=latencies)
+    return np.maximum(latencies, LEAST_S, out=latencies)

@@ -1,9 +1,11 @@
-"""One path of the OpenAI surface, from the first byte of a request to the last of its answer."""
+"""Paths of the OpenAI surface, from the first byte of a request to the last of its answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 from starlette.types import Receive, Scope, Send
 
@@ -18,12 +20,11 @@ from steersman.serving.surface import ApiPath
 from steersman.traces.schema import Status
 
 
-class ApiEndpoint:
+class Endpoint(ABC):
     """An ASGI application for one path: no request or response objects on the way of the bytes."""
 
-    def __init__(self, parts: Parts, api: ApiPath) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -52,6 +53,25 @@ class ApiEndpoint:
             if status:
                 parts.metrics.responses.labels(str(status)).inc()
 
+    @abstractmethod
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, arrival_s: float, request_id: str
+    ) -> int:
+        """Returns the status that the client got; 0 if none.
+
+        Raises:
+            ApiError: what to tell the client.
+            ClientGone: nobody is to be told anything.
+        """
+
+
+class ApiEndpoint(Endpoint):
+    """One of the paths that are passed to a replica of a model."""
+
+    def __init__(self, parts: Parts, api: ApiPath) -> None:
+        super().__init__(parts)
+        self._api = api
+
     async def _serve(
         self, scope: Scope, receive: Receive, send: Send, arrival_s: float, request_id: str
     ) -> int:
@@ -69,9 +89,10 @@ class ApiEndpoint:
         exchange = Exchange(intake, prepared, interrupt, send, limit_headers=grant.headers)
         if parts.canary is not None:
             parts.canary.begin(exchange)
-        watch = asyncio.create_task(_watch_client(receive, interrupt))
+        exchange.keep = self._keep
         try:
-            await parts.proxy.serve(exchange)
+            with watching(receive, interrupt):
+                await parts.proxy.serve(exchange)
         except ApiError as error:
             exchange.reason = exchange.reason or error.code.value
             raise
@@ -83,12 +104,14 @@ class ApiEndpoint:
             exchange.status, exchange.reason = Status.CANCELLED, reason.value
         finally:
             interrupt.disarm()
-            watch.cancel()
             parts.recorder.record(exchange)
             parts.limiter.settle(grant, spent_tokens(exchange))
-            if exchange.response_id and exchange.route is not None:
-                parts.affinity.keep_response(exchange.response_id, request, exchange.route.replica.id)
         return exchange.http_status
+
+    def _keep(self, exchange: Exchange) -> None:
+        if exchange.route is not None:
+            request, replica = exchange.prepared.request, exchange.route.replica
+            self._parts.affinity.keep_response(exchange.response_id, request.tenant, replica.id)
 
 
 def expected_tokens(prepared: Prepared) -> float:
@@ -107,6 +130,16 @@ def spent_tokens(exchange: Exchange) -> float:
     usage = exchange.usage
     prompt = usage.prompt_tokens if usage else exchange.prepared.request.input_tokens
     return float(prompt + exchange.output_tokens)
+
+
+@contextlib.contextmanager
+def watching(receive: Receive, interrupt: Interrupt) -> Iterator[None]:
+    """While the block lasts, a client that goes away ends it."""
+    watch = asyncio.create_task(_watch_client(receive, interrupt))
+    try:
+        yield
+    finally:
+        watch.cancel()
 
 
 async def _watch_client(receive: Receive, interrupt: Interrupt) -> None:

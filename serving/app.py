@@ -18,6 +18,7 @@ from steersman.serving.api import ApiEndpoint
 from steersman.serving.config import RouterSettings
 from steersman.serving.pages import Pages
 from steersman.serving.parts import build_parts
+from steersman.serving.stored import STORED, StoredEndpoint
 from steersman.serving.surface import SURFACE
 from steersman.serving.workers.board import Seat
 
@@ -66,6 +67,10 @@ def create_app(settings: RouterSettings, seat: Seat | None = None) -> RouterApp:
         routes=[
             # Other methods are told that POST is the one.
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+            *(
+                Route(stored.path, StoredEndpoint(parts, stored), methods=list(stored.methods))
+                for stored in STORED
+            ),
             Route("/v1/models", pages.models),
             Route("/v1/models/{model:path}", pages.model),  # names may have slashes
             *public_pages(settings, pages),

@@ -129,6 +129,25 @@ class RetrySettings(Settings):
     )
 
 
+class HedgingSettings(Settings):
+    """A second attempt beside one that is late, on another replica (SPEC B9)."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Whether a stream without a first byte by the predicted p99 of its TTFT is sent to "
+        "another replica as well; the first to answer serves it, and the other is cancelled.",
+    )
+    budget_ratio: float = Field(
+        default=0.02, ge=0, le=1, description="Second attempts each new request adds to the budget."
+    )
+    budget_burst: int = Field(
+        default=10, ge=0, description="Second attempts the budget can hold; it starts full."
+    )
+    least_wait_s: float = Field(
+        default=0.1, ge=0, le=600, description="No second attempt is made before, in seconds."
+    )
+
+
 class LimitSettings(Settings):
     """Bounds on what a client or a replica may send."""
 
@@ -288,6 +307,7 @@ class RouterSettings(Settings):
         default=QueueSettings(), description="Holding requests back while all replicas are full."
     )
     retries: RetrySettings = Field(default=RetrySettings(), description="Trying elsewhere.")
+    hedging: HedgingSettings = Field(default=HedgingSettings(), description="Trying elsewhere as well.")
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on sizes.")
     objectives: dict[str, int] = Field(
         default_factory=dict,
@@ -347,15 +367,6 @@ class RouterSettings(Settings):
     def _check_shadow(self) -> Self:
         if self.shadow.enabled and not self.outcome_log.directory:
             raise ValueError("shadow.enabled needs outcome_log.directory; set it too")
-        return self
-
-    @model_validator(mode="after")
-    def _check_workers(self) -> Self:
-        if self.workers > 1 and self.admin.port is not None:
-            raise ValueError(
-                "admin.port needs workers: 1, since what operators change there is of one process; "
-                "drop one of them"
-            )
         return self
 
     @model_validator(mode="after")

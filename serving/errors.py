@@ -32,6 +32,7 @@ class Code(StrEnum):
     TENANT_NOT_ALLOWED = "tenant_not_allowed"
     MODEL_MISSING = "model_missing"
     MODEL_NOT_FOUND = "model_not_found"
+    RESPONSE_NOT_FOUND = "response_not_found"
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
     BODY_TOO_LARGE = "body_too_large"
     BODY_TIMEOUT = "body_timeout"

@@ -55,6 +55,8 @@ class Exchange:
     """None where nobody looked."""
     response_id: str = ""
     """Under which a replica may have stored its answer (`/v1/responses`)."""
+    keep: Callable[[Exchange], None] | None = None
+    """Told once that there is one."""
     reason: str = ""
     """Why it did not end well."""
     faults: list[tuple[Replica, str]] = field(default_factory=list)
@@ -107,6 +109,13 @@ class Exchange:
         length = (b"content-length", str(len(answer.body)).encode())
         await self.start(answer.status, [*answer.headers, length])
         await self.end(answer.body)
+
+    def found_id(self, response_id: str) -> None:
+        """The answer has this id; '' if that is not known."""
+        if response_id and not self.response_id:
+            self.response_id = response_id
+            if self.keep is not None:
+                self.keep(self)
 
     def leave(self) -> None:
         """Give up on the replica, of which nothing has come yet."""

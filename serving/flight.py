@@ -100,6 +100,14 @@ class Flight:
             not self._prefilling,
         )
 
+    def overtaken(self, now_s: float) -> None:
+        """Another attempt at the same request answered first, and this one is over. If it was late, it
+        counts as one that took at least as long as it has; if not, it teaches nothing."""
+        if self._awaited is not None and self._awaited.known and self._prefilling:
+            self._delays.answered(self, now_s)
+            self._awaited = None
+        self.abort(0)
+
     def _unseen(self) -> None:
         """It is over: without a first token seen it teaches nothing."""
         if self._prefilling and self._awaited is not None:

@@ -55,12 +55,7 @@ async def read_request(
         ClientGone: nobody is there any more.
     """
     headers: list[tuple[bytes, bytes]] = scope["headers"]
-    limits, timeouts = settings.limits, settings.timeouts
-    if header_bytes(headers) > limits.header_bytes:
-        raise ApiError(
-            431, Code.HEADERS_TOO_LARGE, f"headers exceed {limits.header_bytes} bytes; send fewer"
-        )
-    body = await _read_body(headers, receive, limits.body_bytes, timeouts.body_s)
+    body = await read_raw(scope, receive, settings)
     hints = parse_hints(headers, settings.objectives)
     parsed = _parse(body)
     text = text_features(parsed)
@@ -70,6 +65,22 @@ async def read_request(
     previous = _short(parsed.get("previous_response_id"))
     query = scope["query_string"]
     return Intake(api, headers, query, body, text, hints, arrival_s, user, previous)
+
+
+async def read_raw(scope: Scope, receive: Receive, settings: RouterSettings) -> bytes:
+    """The body, whatever it is.
+
+    Raises:
+        ApiError: it or the headers are too large, or it is too slow.
+        ClientGone: nobody is there any more.
+    """
+    limits = settings.limits
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    if header_bytes(headers) > limits.header_bytes:
+        raise ApiError(
+            431, Code.HEADERS_TOO_LARGE, f"headers exceed {limits.header_bytes} bytes; send fewer"
+        )
+    return await _read_body(headers, receive, limits.body_bytes, settings.timeouts.body_s)
 
 
 def _short(value: Any) -> str:

@@ -70,6 +70,12 @@ class RouterMetrics:
         )
         self.retries = counter("retries", "Attempts after the first, by what failed", "reason")
         self.retries_denied = counter("retries_denied", "Retries that the budget did not allow")
+        self.hedges = counter(
+            "hedges", "Second attempts beside a late one, by what came of them", "result"
+        )
+        self.hedges_denied = counter(
+            "hedges_denied", "Late attempts that got no second one beside them, by why", "reason"
+        )
         self.blamed_requests = counter(
             "blamed_requests", "Requests that failed on several replicas, of which none was charged"
         )

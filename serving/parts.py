@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.past import Past
@@ -53,6 +53,9 @@ from steersman.serving.waiting_room import WaitingRoom
 from steersman.serving.workers.board import Seat
 from steersman.serving.workers.pages import WorkerPages
 from steersman.traces.outcome_log import OutcomeLogWriter
+
+if TYPE_CHECKING:
+    from steersman.serving.workers.team import Team
 
 logger = logging.getLogger("steersman.serving")
 
@@ -103,6 +106,8 @@ class Parts:
     """All other loops, those among them."""
     pages: WorkerPages | None = None
     """Of all workers, where there are several."""
+    team: Team | None = None
+    """The other workers, where there are several."""
     draining: bool = False
     """The router is about to stop: load balancers are told to send no more."""
 
@@ -132,6 +137,8 @@ class Parts:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                if self.team is not None:
+                    self.team.close()
                 await self.searches.close()
                 await self.silence.close()
                 if self.shared is not None:
@@ -262,7 +269,7 @@ def build_parts(
         wording=wording,
         router=router,
         waiting_room=waiting_room,
-        proxy=Proxy(settings, fleet, waiting_room, upstream, monitor, metrics, clock),
+        proxy=Proxy(settings, fleet, router, waiting_room, upstream, monitor, metrics, clock),
         recorder=Recorder(
             past, counter, wording, metrics, errors, log, clock, shadow, canary, text_bytes
         ),

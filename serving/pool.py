@@ -269,14 +269,17 @@ class Fleet:
             self.prefixes.resize(replica.index, int(capacity) // self.block_tokens)
 
     def describe(self, replica: Replica, now_s: float) -> ReplicaState:
-        """One replica for people."""
+        """One replica for people; in flight is what all workers have there."""
         row = self.state[replica.index]
+        inflight = float(row[L.INFLIGHT])
+        if self._seat is not None:
+            inflight += float(self._seat.others((replica.id,))[0, 0])
         return ReplicaState(
             replica_id=replica.id,
             running=float(row[L.RUNNING]),
             waiting=float(row[L.WAITING]),
             kv_usage=float(row[L.KV_USAGE]),
-            inflight=int(row[L.INFLIGHT]),
+            inflight=int(inflight),
             age_s=float(now_s - row[L.SCRAPED_AT_S]),
             healthy=bool(row[L.HEALTHY]),
             draining=bool(row[L.DRAINING]),

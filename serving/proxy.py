@@ -10,13 +10,14 @@ import asyncio
 from dataclasses import replace
 
 from steersman.serving import headers as H
+from steersman.serving.attempt import Attempt
 from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
 from steersman.serving.degradation import NOBODY, Degradation
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.exchange import Answer, Exchange
-from steersman.serving.flight import Flight
 from steersman.serving.health import HealthMonitor
+from steersman.serving.hedging import Hedging
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -24,7 +25,7 @@ from steersman.serving.pool import Fleet
 from steersman.serving.relay import Relay, TryElsewhere, broken, unreachable
 from steersman.serving.retries import RetryBudget
 from steersman.serving.retry_after import retry_after_s
-from steersman.serving.router import Route
+from steersman.serving.router import Route, Router
 from steersman.serving.surface import Work
 from steersman.serving.upstream import FAILURES, Upstream
 from steersman.serving.waiting_room import WaitingRoom
@@ -41,6 +42,7 @@ class Proxy:
         self,
         settings: RouterSettings,
         fleet: Fleet,
+        router: Router,
         waiting_room: WaitingRoom,
         upstream: Upstream,
         monitor: HealthMonitor,
@@ -56,6 +58,7 @@ class Proxy:
         self._blame = Blame(monitor, settings.retries, metrics, clock)
         self._relay = Relay(settings, monitor, self._blame, clock)
         self._budget = RetryBudget(settings.retries)
+        self._hedging = Hedging(settings, router, fleet, self._blame, metrics, clock)
         self._degradation = Degradation(fleet, metrics)
 
     def apply(self, settings: RouterSettings) -> None:
@@ -63,6 +66,7 @@ class Proxy:
         self._settings = settings
         self._blame.settings = settings.retries
         self._budget.apply(settings.retries)
+        self._hedging.apply(settings)
         self._relay = replace(self._relay, settings=settings)
 
     async def serve(self, exchange: Exchange) -> None:
@@ -72,6 +76,7 @@ class Proxy:
             ApiError: nothing was sent, and this is what to tell the client.
         """
         self._budget.request()
+        self._hedging.request()
         self._degradation.notice(exchange)
         exchange.answered = self._blame.answered
         try:
@@ -88,7 +93,7 @@ class Proxy:
                 await self._attempt(exchange, route)
             except TryElsewhere as elsewhere:
                 failure = elsewhere
-                self._blame.failed(exchange, route.replica, elsewhere)
+                self._blame.failed(exchange, exchange.route.replica, elsewhere)
                 nobody_left = bool(exchange.prepared.excluded.all())
                 if not self._may_retry(exchange, elsewhere) and not nobody_left:
                     break
@@ -149,29 +154,25 @@ class Proxy:
         )
 
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
-        flight = Flight(route, self._fleet)
-        breaker = route.replica.standing.breaker
-        probes = breaker.enter(self._clock())
-        response: Response | None = None
-        route.replica.waiting.add(exchange.leave)
+        attempt = Attempt(route, self._fleet, self._clock())
         try:
-            response = await self._open(exchange, route)
-            await self._relay.pass_on(exchange, flight, response)
+            if self._hedging.may(exchange):
+                attempt = await self._hedging.first_to_answer(exchange, attempt, self._open)
+                response = attempt.response
+                assert response is not None
+            else:
+                route.replica.waiting.add(exchange.leave)
+                response = attempt.response = await self._open(exchange, route)
+            await self._relay.pass_on(exchange, attempt.flight, response)
         except asyncio.CancelledError:
             reason = exchange.interrupt.take()
             if reason is None:
                 exchange.reason = "stopped"
                 raise
-            await self._interrupted(exchange, route, reason)
+            await self._interrupted(exchange, attempt.route, reason)
         finally:
             exchange.stay()
-            if response is not None:
-                # The connection of an answer that was read to its end is back in the pool by now;
-                # any other is closed, and that ends the replica's work on it.
-                response.close()
-            flight.abort(exchange.output_tokens)
-            if probes:
-                breaker.leave()
+            attempt.close(exchange.output_tokens)
 
     async def _open(self, exchange: Exchange, route: Route) -> Response:
         """The replica's answer, up to its headers."""

@@ -133,7 +133,7 @@ class Relay:
             raise rubbish(answer)
         exchange.called_tool = calls_tool(answer.body)
         if response.status < 400:
-            exchange.response_id = exchange.tap.response_id(answer.body)
+            exchange.found_id(exchange.tap.response_id(answer.body))
         self._landed(exchange, flight, response.status, read_usage(answer.body))
         await exchange.send_whole(answer)
 
@@ -156,6 +156,7 @@ class Relay:
 
     async def _stream(self, exchange: Exchange, flight: Flight, response: Response) -> None:
         tap, replica = exchange.tap, flight.route.replica
+        send, interrupt, idle_s = exchange.send, exchange.interrupt, self.settings.timeouts.idle_s
         try:
             while piece := await response.read_some():
                 if exchange.first_token_s is None:
@@ -165,9 +166,16 @@ class Relay:
                     if response.status < 400:  # how fast it refuses says nothing about its tokens
                         flight.first_token(exchange.first_token_s)
                     await exchange.start(response.status, H.downstream_headers(response.raw_headers))
+                    tap.feed(piece)
+                    if response.status < 400:  # to be cancelled by its id while it streams, perhaps
+                        exchange.found_id(tap.response_id())
+                else:
+                    tap.feed(piece)
                 replica.pulse.heard(self.clock())
-                tap.feed(piece)
-                await self._piece(exchange, piece)
+                # As `_piece`, without a coroutine for each.
+                interrupt.expect(idle_s, Reason.CLIENT_STALLED)
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                interrupt.expect(idle_s, Reason.BACKEND_TIMEOUT)
         except FAILURES as failure:
             if exchange.first_token_s is None:
                 raise broken(failure) from None
@@ -184,7 +192,7 @@ class Relay:
             exchange.output_tokens = exchange.streamed_tokens
         else:
             exchange.called_tool = tap.called_tool
-            exchange.response_id = tap.response_id()
+            exchange.found_id(tap.response_id())
             self._landed(exchange, flight, response.status, tap.usage())
         await exchange.end()
 

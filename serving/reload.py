@@ -45,6 +45,7 @@ LIVE = frozenset(
         "timeouts",
         "queue",
         "retries",
+        "hedging",
         "limits",
         "objectives",
     )

@@ -1,8 +1,22 @@
-"""How many retries are affordable: a bucket that every new request fills a little."""
+"""How many further attempts are affordable: a bucket that every new request fills a little."""
 
 from __future__ import annotations
 
-from steersman.serving.config import RetrySettings
+from typing import Protocol
+
+
+class BudgetSettings(Protocol):
+    """Of a bucket."""
+
+    @property
+    def budget_ratio(self) -> float:
+        """What each new request adds."""
+        ...
+
+    @property
+    def budget_burst(self) -> int:
+        """What it can hold."""
+        ...
 
 
 class RetryBudget:
@@ -11,11 +25,11 @@ class RetryBudget:
     It starts full, so that the loss of one replica with many requests in its queue can be made good.
     """
 
-    def __init__(self, settings: RetrySettings) -> None:
+    def __init__(self, settings: BudgetSettings) -> None:
         self.apply(settings)
         self._left = self._most
 
-    def apply(self, settings: RetrySettings) -> None:
+    def apply(self, settings: BudgetSettings) -> None:
         """These count from now on; what was spent stays spent."""
         self._ratio = settings.budget_ratio
         self._most = float(settings.budget_burst)

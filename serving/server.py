@@ -123,8 +123,10 @@ async def serve_forever(
     reloader: Reloader,
     *,
     on_ready: Callable[[], None] = lambda: None,
+    operators: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, and drain. SIGHUP has the configuration read again."""
+    """Serve until SIGTERM or Ctrl-C, and drain. SIGHUP has the configuration read again. `operators` is
+    the socket of their listener, if it is open already."""
     parts = app.state.parts
     _tell(listener, "listening on", secure=parts.tls is not None)
     reloads: set[asyncio.Task[Reloaded]] = set()
@@ -135,7 +137,7 @@ async def serve_forever(
         task.add_done_callback(reloads.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    async with admin_listening(parts, reloader) as admin_port:
+    async with admin_listening(parts, reloader, operators) as admin_port:
         if admin_port is not None:
             logger.info("operators are listened to on http://%s:%d", settings.admin.host, admin_port)
         await make_server(app, settings, on_ready).serve(sockets=[listener])

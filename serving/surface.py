@@ -31,12 +31,14 @@ class ApiPath:
     work: Work
     tap: type[StreamTap] = StreamTap
     """How its streams are read."""
+    stored: bool = False
+    """Whether an engine may keep the answer: asked twice, it would keep two."""
 
 
 SURFACE: tuple[ApiPath, ...] = (
     ApiPath("/v1/chat/completions", Work.GENERATE),
     ApiPath("/v1/completions", Work.GENERATE),
-    ApiPath("/v1/responses", Work.GENERATE, ResponsesTap),
+    ApiPath("/v1/responses", Work.GENERATE, ResponsesTap, stored=True),
     ApiPath("/v1/embeddings", Work.ENCODE),
     # Of vLLM, SGLang and Text Embeddings Inference; Jina's and Cohere's clients ask for the first two.
     ApiPath("/v1/rerank", Work.ENCODE),

@@ -88,8 +88,15 @@ class Upstream:
         Raises:
             One of FAILURES; `describe_failure` puts it in words.
         """
-        framed = [*headers, (b"content-length", b"%d" % len(body))]
-        return await self._ask(replica, b"POST", path, framed, body)
+        return await self.ask(replica, b"POST", path, body, headers)
+
+    async def ask(
+        self, replica: Replica, method: bytes, path: str, body: bytes, headers: RawHeaders
+    ) -> Response:
+        """As `post`, by another method; a body that is empty is none, but for POST."""
+        if body or method == b"POST":
+            headers = [*headers, (b"content-length", b"%d" % len(body))]
+        return await self._ask(replica, method, path, headers, body)
 
     async def get(self, replica: Replica, path: str, *, timeout_s: float) -> bytes:
         """Fetch a small page.

@@ -37,7 +37,9 @@ def create_admin_app(
     Raises:
         ConfigError: the variable that should hold the token is not set.
     """
-    token = _token(parts.settings.admin.token_env, os.environ if environment is None else environment)
+    token = read_token(
+        parts.settings.admin.token_env, os.environ if environment is None else environment
+    )
     pages, levers, canary = Pages(parts), Levers(parts, reloader), CanaryPages(parts)
 
     def guarded(path: str, page: Page, method: str = "GET") -> Route:
@@ -97,16 +99,21 @@ class Levers:
 
     async def drain(self, request: HttpRequest) -> Response:
         """It gets no new requests."""
-        return self._hold(request, hold=True)
+        return await self._hold(request, hold=True)
 
     async def resume(self, request: HttpRequest) -> Response:
         """It gets requests again."""
-        return self._hold(request, hold=False)
+        return await self._hold(request, hold=False)
 
     async def reload(self, request: HttpRequest) -> Response:  # noqa: ARG002
         """Read the configuration again, as SIGHUP has it; 422 if it is refused."""
-        result = await self._reloader.reload()
-        return _json(asdict(result), 200 if result.ok else 422)
+        team = self._parts.team
+        if team is None:
+            result = asdict(await self._reloader.reload())
+        else:
+            result, told = await team.reload()
+            result["workers"] = told._asdict()
+        return _json(result, 200 if result["ok"] else 422)
 
     async def explain(self, request: HttpRequest) -> Response:
         """Why a request went to its replica, from the outcome log."""
@@ -124,6 +131,8 @@ class Levers:
             return orjson.dumps(explain_record(found[0]), option=_OPTIONS) if found else b""
 
         try:
+            if self._parts.team is not None:  # it may have been somebody else's
+                await self._parts.team.flush()
             explained = await asyncio.to_thread(find)
         except SteersmanError as error:
             raise ApiError(404, Code.NOT_FOUND, str(error)) from None
@@ -132,12 +141,20 @@ class Levers:
             raise ApiError(404, Code.NOT_FOUND, message)
         return Response(explained, media_type="application/json")
 
-    def _hold(self, request: HttpRequest, *, hold: bool) -> Response:
-        replica = request.path_params["replica"]
-        if not self._parts.membership.hold(replica, hold=hold):
+    async def _hold(self, request: HttpRequest, *, hold: bool) -> Response:
+        replica, team = request.path_params["replica"], self._parts.team
+        answer: dict[str, Any] = {"replica": replica, "draining": hold}
+        if team is None:
+            known_here = self._parts.membership.hold(replica, hold=hold)
+        else:
+            told = await team.hold(replica, hold=hold)
+            known_here = told is not None
+            if told is not None:
+                answer["workers"] = told._asdict()
+        if not known_here:
             known = ", ".join(replica.id for replica in self._parts.fleet.replicas)
             raise ApiError(404, Code.NOT_FOUND, f"no such replica; name one of: {known}")
-        return _json({"replica": replica, "draining": hold})
+        return _json(answer)
 
 
 _OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -163,7 +180,12 @@ async def _not_served(request: HttpRequest, raised: Exception) -> Response:  # n
     return _refused(ApiError(raised.status_code, code, message))
 
 
-def _token(name: str, environment: Mapping[str, str]) -> str:
+def read_token(name: str, environment: Mapping[str, str]) -> str:
+    """The admin token; '' if no variable is named.
+
+    Raises:
+        ConfigError: the variable is not set.
+    """
     if not name:
         return ""
     token = environment.get(name, "").strip()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 
-from steersman.serving.admin.app import create_admin_app
+from steersman.serving.admin.app import create_admin_app, read_token
+from steersman.serving.config import RouterSettings
 from steersman.serving.connection import protocol_of
 from steersman.serving.parts import Parts
 from steersman.serving.reload import Reloader
@@ -24,9 +27,25 @@ class _AdminServer(uvicorn.Server):
         yield
 
 
+def operators_socket(settings: RouterSettings) -> socket.socket | None:
+    """Where operators ask, opened before the workers are there; None if that is nowhere.
+
+    Raises:
+        ConfigError: as `admin_listening`.
+    """
+    admin = settings.admin
+    if admin.port is None:
+        return None
+    read_token(admin.token_env, os.environ)
+    return listen(admin.host, admin.port, "admin.")
+
+
 @contextlib.asynccontextmanager
-async def admin_listening(parts: Parts, reloader: Reloader) -> AsyncIterator[int | None]:
-    """Serve operators while the block lasts; gives the port, None if none is configured.
+async def admin_listening(
+    parts: Parts, reloader: Reloader, opened: socket.socket | None = None
+) -> AsyncIterator[int | None]:
+    """Serve operators while the block lasts; gives the port, None if none is configured. `opened` is
+    the listening socket, if there is one already.
 
     Raises:
         ConfigError: the address is taken, or the token's variable is not set.
@@ -46,7 +65,7 @@ async def admin_listening(parts: Parts, reloader: Reloader) -> AsyncIterator[int
         proxy_headers=False,
         timeout_graceful_shutdown=1,
     )
-    with listen(settings.host, settings.port, "admin.") as listener:
+    with opened or listen(settings.host, settings.port, "admin.") as listener:
         server = _AdminServer(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]), name="admin")
         try:

@@ -44,10 +44,9 @@ class Affinity:
         """A request's group with its home, None if it has none or may go anywhere."""
         previous = intake.previous_response
         if previous:
-            group = response_group(previous, request.model, request.tenant)
-            home = await self._responses.find(group)
+            home = await self.holder(previous, request.tenant)
             if home is not None:
-                return Group(group, home, pinned=True)
+                return Group(response_group(previous, request.tenant), home, pinned=True)
         if not self._settings.keys:
             return None
         name = group_of(request, intake.user, self._settings)
@@ -79,6 +78,10 @@ class Affinity:
             self._store.bind(group.name, group.home)
         return decision
 
-    def keep_response(self, response_id: str, request: Request, replica: str) -> None:
+    def keep_response(self, response_id: str, tenant: str, replica: str) -> None:
         """A replica may hold this response, to be asked for by its id."""
-        self._responses.bind(response_group(response_id, request.model, request.tenant), replica)
+        self._responses.bind(response_group(response_id, tenant), replica)
+
+    async def holder(self, response_id: str, tenant: str) -> str | None:
+        """The id of the replica that may hold this response; None if nobody is known to."""
+        return await self._responses.find(response_group(response_id, tenant))

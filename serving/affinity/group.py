@@ -36,9 +36,9 @@ def group_of(request: Request, user: str, settings: AffinitySettings) -> str | N
     return None
 
 
-def response_group(response_id: str, model: str, tenant: str) -> str:
+def response_group(response_id: str, tenant: str) -> str:
     """The name under which it is remembered who holds a response; another tenant's is not found."""
-    return f"response:{_hidden(model, tenant, response_id)}"
+    return f"response:{_hidden(tenant, response_id)}"
 
 
 Meaning = Callable[[Request, str, AffinitySettings], Sequence[str]]

@@ -95,6 +95,18 @@ class Response:
                 return b""
             await self._news()
 
+    async def has_body(self) -> bool:
+        """Return once `read_some` need not wait; False: the end is here, with nothing before it.
+
+        Raises:
+            WireError: as `read_some`.
+        """
+        while not self._pieces and not self.complete:
+            if self._error is not None:
+                raise self._error
+            await self._news()
+        return bool(self._pieces)
+
     async def read_up_to(self, limit: int) -> bytes:
         """The whole body, or its first bytes, at least `limit`, if it is longer.
 

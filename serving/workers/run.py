@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from steersman.serving.admin.listener import operators_socket
 from steersman.serving.app import create_app
 from steersman.serving.collector import settle
 from steersman.serving.config import RouterSettings
@@ -17,8 +18,11 @@ from steersman.serving.pool import MOST_REPLICAS
 from steersman.serving.reload import Reloader, rehearse
 from steersman.serving.server import open_socket, serve_forever
 from steersman.serving.workers.board import Board, Seat
+from steersman.serving.workers.orders import Orders
 from steersman.serving.workers.pages import DepartedPages, PageRack, WorkerPages
 from steersman.serving.workers.supervisor import Supervisor
+from steersman.serving.workers.team import Team
+from steersman.serving.workers.wires import Wires
 from steersman.traces.errors import ConfigError
 from steersman.traces.outcome_log import OutcomeLogWriter
 
@@ -39,20 +43,24 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
         OutcomeLogWriter(settings.outcome_log.directory).close()  # whether there can be one
     listener = open_socket(settings)
     serving = settings
+    operators = operators_socket(settings)
     board = Board(settings.workers + 1, MOST_REPLICAS)
     rack = PageRack(settings.workers + 3)
     pages = DepartedPages(rack)
+    wires, orders = Wires(settings.workers + 1), Orders(settings.workers + 1)
 
     def work(seat: int, ready: Callable[[], None]) -> int:
         app = create_app(serving, Seat(board, seat))
         parts = app.state.parts
         parts.pages = WorkerPages(rack, seat, parts.metrics)
-        parts.watches += [parts.pages, OrphanWatch()]
+        reloader = Reloader(parts, read)
+        parts.team = Team(wires, orders, seat, parts, reloader)
+        parts.watches += [parts.pages, parts.team, OrphanWatch()]
         settle()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             signal.signal(signal.SIGTERM, lambda *_: None)
-            reloader = Reloader(parts, read)
-            runner.run(serve_forever(app, serving, listener, reloader, on_ready=ready))
+            serve = serve_forever(app, serving, listener, reloader, on_ready=ready, operators=operators)
+            runner.run(serve)
         parts.pages.show()
         return 0
 
@@ -67,6 +75,8 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
         serving = wanted
 
     def gone(seat: int, unasked: bool) -> None:
+        wires.taken[seat] = 0
+        orders.departed(seat)
         board.clear(seat)
         pages.departed(seat)
         if unasked:
@@ -74,9 +84,15 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
 
     patience_s = settings.timeouts.lame_duck_s + settings.timeouts.drain_s + SPARE_S
     supervisor = Supervisor(settings.workers, work, gone, reload, patience_s)
+
+    def stop() -> None:
+        listener.close()
+        if operators is not None:
+            operators.close()
+
     host, port = listener.getsockname()[:2]
     logger.info("%d workers listen on %s port %d", settings.workers, host, port)
-    return supervisor.run(listener.close)
+    return supervisor.run(stop)
 
 
 class OrphanWatch:

@@ -263,6 +263,70 @@ async def test_workers_share_a_port_and_are_replaced_without_a_failed_request() 
             await asyncio.to_thread(started.__exit__, None, None, None)
 
 
+async def test_what_an_operator_changes_reaches_every_worker(tmp_path: Path) -> None:
+    port, admin_port = free_port(), free_port()
+    url, admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
+    config = tmp_path / "router.yaml"
+    async with backends(GOOD, GOOD) as fleet, aiohttp.ClientSession() as client:
+        values: dict[str, Any] = {
+            "workers": 2,
+            "port": port,
+            "admin": {"port": admin_port},
+            "policy": {"name": "round-robin"},
+            "backends": [{"id": backend.name, "url": backend.url} for backend in fleet],
+        }
+        config.write_text(yaml.safe_dump(values), encoding="utf-8")
+        started = serving("serve", "--config", str(config), url=url)
+        process = await asyncio.to_thread(started.__enter__)
+
+        async def told(method: str, path: str) -> tuple[int, Any]:
+            headers = {"connection": "close"}  # so that now one worker answers, now the other
+            async with client.request(method, admin + path, headers=headers) as answer:
+                return answer.status, await answer.json()
+
+        async def workers_that_follow(path: str) -> bool:
+            status, answer = await told("POST", path)
+            assert status == 200
+            return bool(answer["workers"] == {"did": 2, "of": 2})
+
+        async def served_by() -> set[str]:
+            replicas = set()
+            for _ in range(12):
+                async with client.post(
+                    url + "/v1/chat/completions", json=chat(), headers={"connection": "close"}
+                ) as answer:
+                    assert answer.status == 200
+                    replicas.add(answer.headers["x-steersman-replica"])
+            return replicas
+
+        try:
+            await eventually(lambda: workers_that_follow("/replicas/b0/drain"), within_s=30.0)
+            assert await served_by() == {"b1"}
+            os.kill(min(workers_of(process.pid)), signal.SIGKILL)
+            # Who comes in its place knows.
+            await eventually(lambda: workers_that_follow("/replicas/b1/resume"), within_s=30.0)
+            assert await served_by() == {"b1"}
+            assert (await told("POST", "/replicas/b9/drain"))[0] == 404
+            config.write_text(yaml.safe_dump(values | {"aliases": {"gpt": "m"}}), encoding="utf-8")
+            status, answer = await told("POST", "/reload")
+            assert (status, answer["changed"], answer["workers"]) == (
+                200,
+                ["aliases"],
+                {"did": 2, "of": 2},
+            )
+            config.write_text(yaml.safe_dump(values | {"polcy": {}}), encoding="utf-8")
+            status, answer = await told("POST", "/reload")
+            assert (status, answer["workers"]) == (422, {"did": 0, "of": 2})
+            # One that starts now has what counts, not what was refused.
+            os.kill(min(workers_of(process.pid)), signal.SIGKILL)
+            await eventually(lambda: workers_that_follow("/replicas/b0/resume"), within_s=30.0)
+            for _ in range(8):
+                assert (await told("GET", "/config"))[1]["aliases"] == {"gpt": "m"}
+            assert await served_by() == {"b0", "b1"}
+        finally:
+            await asyncio.to_thread(started.__exit__, None, None, None)
+
+
 def workers_of(pid: int) -> set[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
     return {int(child) for child in children.split()}

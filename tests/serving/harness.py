@@ -97,7 +97,7 @@ async def routing(settings: RouterSettings) -> AsyncIterator[Routed]:
         await serving
 
 
-async def eventually(condition: Any, *, within_s: float = 5.0) -> None:
+async def eventually(condition: Any, *, within_s: float = 20.0) -> None:
     """Wait until a condition (a plain or an async callable) holds."""
     deadline_s = asyncio.get_running_loop().time() + within_s
     while True:

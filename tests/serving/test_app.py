@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from steersman.predictors import ledger as L
 from tests.serving.backends import backends, completion, whole
 from tests.serving.harness import Routed, chat, eventually, rig, routing, settings_for
 
@@ -285,7 +286,8 @@ async def test_the_metrics_page() -> None:
         fleet[1].running = 9
         for _ in range(4):
             assert (await router.post())[0] == 200
-        await eventually(lambda: router.parts.fleet.state[1, 14] == 9.0)
+        seen = router.parts.fleet.state
+        await eventually(lambda: seen[1, L.RUNNING] == 9.0 and seen[0, L.WAITING] == 1.0)
         assert await router.metric('steersman_requests_total{model="m",status="ok"}') == 4.0
         assert await router.metric('steersman_responses_total{code="200"}') == 4.0
         assert await router.metric('steersman_decisions_total{policy="round-robin"}') == 4.0

@@ -159,11 +159,12 @@ def after(delay_s: float) -> Behaviour:
 
 async def test_over_real_sockets() -> None:
     outliers = {"least_ttft_s": 0.2, "min_answers": 3}
-    async with rig(after(0.0), after(0.0), after(0.4), outliers=outliers) as (router, fleet):
-        await asyncio.gather(*(router.post(chat(stream=True)) for _ in range(15)))
+    async with rig(after(0.0), after(0.0), after(0.8), outliers=outliers) as (router, fleet):
         ejected = 'steersman_ejections_total{reason="outlier",replica="b2"}'
 
         async def counted() -> bool:
+            # Few at a time: what a busy machine adds stays small beside the delay.
+            await asyncio.gather(*(router.post(chat(stream=True)) for _ in range(3)))
             return await router.metric(ejected) == 1.0
 
         await eventually(counted)

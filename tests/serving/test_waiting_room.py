@@ -12,7 +12,6 @@ import pytest
 import uvloop
 
 from steersman.predictors import ledger as L
-from steersman.traces.schema import Request
 from tests.serving.backends import Backend, Received, backends, completion, whole
 from tests.serving.harness import Routed, chat, eventually, routing, settings_for
 
@@ -231,8 +230,7 @@ async def test_what_only_one_replica_can_answer_goes_there_at_once() -> None:
         await eventually(lambda: all(len(one.asked) == 1 for one in held))
         tasks.append(ask(router, "waits"))
         await waiting(router, 1)
-        stored = Request(request_id="r", arrival_s=0.0, input_tokens=1, output_tokens=1, model="m")
-        router.parts.affinity.keep_response("resp_1", stored, "b1")
+        router.parts.affinity.keep_response("resp_1", "", "b1")
         tasks.append(ask(router, "follows", previous_response_id="resp_1"))
         await eventually(lambda: "follows" in held[1].asked)
         assert router.parts.waiting_room.waiting == 1

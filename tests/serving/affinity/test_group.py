@@ -40,6 +40,4 @@ def test_names_tell_nobody_and_tenants_and_models_apart(a: str, b: str, tenant: 
         assert one != group_of(request(session_id=a, tenant=other), "", ALL)
     if len(a) > 6:
         assert a not in (one or "")
-    assert (response_group(a, "m", tenant) == response_group(b, "m", other)) is (
-        (a, tenant) == (b, other)
-    )
+    assert (response_group(a, tenant) == response_group(b, other)) is ((a, tenant) == (b, other))
