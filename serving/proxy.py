@@ -150,6 +150,8 @@ class Proxy:
 
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
         flight = Flight(route, self._fleet)
+        # When this coroutine first waits, the request has been written, or a connection is being made.
+        asyncio.get_running_loop().call_soon(flight.depart)
         breaker = route.replica.standing.breaker
         probes = breaker.enter(self._clock())
         response: Response | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
@@ -112,13 +112,31 @@ class Route:
     observation: Observation
     snapshot: ClusterSnapshot
     match_tokens: NDArray[np.float64]
-    predicted: NDArray[np.float64]
-    """(4,): TTFT and TPOT there, in the order of `LATENCY_OUTPUTS`, p90 as wide as outcomes ask for."""
-    modelled: NDArray[np.float64]
-    """(4,): the same as the predictor gave it."""
+    latency: LatencyPredictor
     widths: Widths
-    """With which it was predicted."""
+    """With which it is predicted."""
     dispatched_s: float
+    _modelled: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
+    _predicted: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def modelled(self) -> NDArray[np.float64]:
+        """(4,): TTFT and TPOT there as the predictor gives them, in the order of `LATENCY_OUTPUTS`.
+
+        Asked for the first time when the request is on its way (`Flight.depart`): the choice does not
+        depend on it, and nobody has to wait for it.
+        """
+        if self._modelled is None:
+            chosen = self.observation.replicas[self.decision.choice][None]
+            self._modelled = self.latency.predict(chosen, self.prepared.features)[0]
+        return self._modelled
+
+    @property
+    def predicted(self) -> NDArray[np.float64]:
+        """(4,): the same, p90 as wide as outcomes ask for at the first call."""
+        if self._predicted is None:
+            self._predicted = self.widths.apply(self.dispatched_s, self.modelled)
+        return self._predicted
 
     def expect(self) -> Awaited:
         """It is on its way, and will teach the widths."""
@@ -230,20 +248,15 @@ class Router:
         self._count(prepared, decision, perf_counter() - start)
         if decision.choice == NO_CANDIDATE:
             return None
-        replica = pool.replicas[decision.choice]
-        chosen = observation.replicas[decision.choice][None]
-        modelled = self._deciders.latency.predict(chosen, prepared.features)[0]
-        widths = self._deciders.widths(pool.model)
         return Route(
             prepared=prepared,
-            replica=replica,
+            replica=pool.replicas[decision.choice],
             decision=decision,
             observation=observation,
             snapshot=snapshot,
             match_tokens=match_tokens,
-            predicted=widths.apply(now_s, modelled),
-            modelled=modelled,
-            widths=widths,
+            latency=self._deciders.latency,
+            widths=self._deciders.widths(pool.model),
             dispatched_s=now_s,
         )
 
