@@ -158,13 +158,15 @@ class Traffic:
         self._order = count()
         for i in range(replicas):
             self._scrape(i, SCRAPE_S * i / replicas)
+        self.after_us: list[float] = []
+        """What is done once the request is on its way: latencies predicted, and expected."""
         self.prepared_us: list[float] = []
         self.wall_us: list[float] = []
         self.cpu_us: list[float] = []
 
     def play(self, requests: int) -> None:
         """So many decisions, timed; earlier times are forgotten."""
-        self.wall_us, self.cpu_us, self.prepared_us = [], [], []
+        self.wall_us, self.cpu_us, self.prepared_us, self.after_us = [], [], [], []
         for _ in range(requests):
             self.step()
 
@@ -202,6 +204,9 @@ class Traffic:
 
     def _dispatch(self, route: Route, output_tokens: int) -> None:
         flight = Flight(route, self.parts.fleet)
+        began = time.perf_counter_ns()
+        flight.depart()
+        self.after_us.append((time.perf_counter_ns() - began) / 1e3)
         first_s = self.now_s + max(route.ttft_s, 1e-3)
         end_s = first_s + float(route.predicted[2]) * (output_tokens - 1)
 
@@ -234,12 +239,14 @@ class Traffic:
 
 
 def decision_figures(traffic: Traffic, calls: int, name: str) -> dict[str, float]:
-    """p50 and p99 of `prepare` and `choose` together, by the clock and of the processor alone."""
+    """p50 and p99 of `prepare` and `choose` together, by the clock and of the processor alone; and the
+    median of what follows once the request is on its way."""
     traffic.play(calls)
     found = {}
     for figure, times in (("decision", traffic.wall_us), ("decision_cpu", traffic.cpu_us)):
         for level in (50, 99):
             found[name.format(f"{figure}_p{level}_us")] = float(np.percentile(times, level))
+    found[name.format("afterwards_p50_us")] = float(np.median(traffic.after_us))
     return found
 
 
@@ -262,7 +269,6 @@ def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, floa
         (router_module, "observe", "observe"),
         (guard, "decide", "policy_and_guard"),
         (guard._ensemble, "head_scores", "policy_graph"),
-        (models.latency, "predict", "latency_model"),
     ]
     with watched(places, spent, lambda: len(traffic.wall_us)):
         traffic.play(calls)

@@ -5,13 +5,14 @@
     python benchmarks/decision.py [--quick] [--json FILE]
 
 Everything between a parsed request and a choice: features, output length, objectives, snapshot, prefix
-match, observation, policy, guard, and the latencies of the chosen replica. 8, 64 and 256 replicas under
-load (`deciding.py`), in a process that has loaded what a router loads. `decision_p50_us.64` is the
-learned policy behind its guard; `.p2c.64`, `.marginal-cost.64` and `.predicted-latency.64` are the same
-router with these policies; `_cpu_` is the processor's time alone, which other work on the machine
-disturbs less. `stage_p50_us` divides the learned policy's median. Beside them, the libraries alone:
-`onnxruntime_*` runs the policy's graph on inputs that are ready, `lightgbm_*` predicts output length,
-TTFT and TPOT by the forests that the served graphs were made of.
+match, observation, policy and guard. 8, 64 and 256 replicas under load (`deciding.py`), in a process
+that has loaded what a router loads. `decision_p50_us.64` is the learned policy behind its guard;
+`.p2c.64`, `.marginal-cost.64` and `.predicted-latency.64` are the same router with these policies;
+`_cpu_` is the processor's time alone, which other work on the machine disturbs less.
+`afterwards_p50_us` is what follows while the request is on its way already: the latencies of the chosen
+replica predicted, and expected. `stage_p50_us` divides the learned policy's median. Beside them, the
+libraries alone: `onnxruntime_*` runs the policy's graph on inputs that are ready, `lightgbm_*` predicts
+output length, TTFT and TPOT by the forests that the served graphs were made of.
 
 The models are real in size and form: length and latency fitted on the `prefix` scenario's traffic, the
 policy a network of the default settings whose constants are of this traffic, untrained; weights do not

@@ -69,12 +69,7 @@ def added_costs(
     Raises:
         ConfigError: replicas share GPUs, so that a request changes more than its own replica.
     """
-    if start.cluster["coupled"][0]:
-        raise ConfigError(
-            "counterfactuals ask about one replica at a time; 'sharing' makes replicas affect each other"
-        )
-    start.use_trace(as_recorded(start.trace, arrival_s))
-    start.cluster["unborn"] = 0
+    follow_record(start, arrival_s)
     scratch = start.copy()
     asked = np.zeros(len(choices), dtype=np.int64)
     asked[rows] = np.arange(1, len(rows) + 1)
@@ -97,6 +92,24 @@ def added_costs(
     return added
 
 
+def follow_record(start: Memory, arrival_s: NDArray[np.float64]) -> None:
+    """From now on every request arrives when it was recorded.
+
+    Args:
+        start: a cluster's memory before its first request.
+        arrival_s: (rows of the trace,); NaN: it did not arrive.
+
+    Raises:
+        ConfigError: replicas share GPUs, so that a request changes more than its own replica.
+    """
+    if start.cluster["coupled"][0]:
+        raise ConfigError(
+            "counterfactuals ask about one replica at a time; 'sharing' makes replicas affect each other"
+        )
+    start.use_trace(as_recorded(start.trace, arrival_s))
+    start.cluster["unborn"] = 0
+
+
 @njit
 def _sweep(
     base: NDArray[np.uint8],
@@ -117,7 +130,7 @@ def _sweep(
             break
         if asked[row] > 0:
             k = asked[row] - 1
-            _ask(
+            ask(
                 base,
                 base_memory,
                 scratch,
@@ -134,7 +147,7 @@ def _sweep(
 
 
 @inner
-def _ask(
+def ask(
     base: NDArray[np.uint8],
     base_memory: int,
     scratch: NDArray[np.uint8],

@@ -50,24 +50,33 @@ class PrefixIndex:
     def match(self, hashes: Sequence[int]) -> NDArray[np.int64]:
         """Number of leading blocks each replica holds, (replicas,).
 
-        Takes time in proportion to the longest match, whatever the length of `hashes`, plus the
-        number of replicas that match at all.
+        Who holds a block holds all before it: so where the first and the last block of a stretch are
+        held by the same replicas, all between are too. It takes a number of look-ups in proportion to
+        the logarithm of the longest match, for every depth at which some replica's match ends.
 
         Args:
             hashes: chained block hashes of a prompt, first block first.
         """
         matched = np.zeros(len(self._capacities), dtype=np.int64)
-        holders = self._holders.get
+        holders, count, depth = self._holders.get, len(hashes), 0
         alive = self._everyone
-        for depth, block in enumerate(hashes):
-            still = alive & holders(block, 0)
-            if still != alive:
-                if depth:
-                    _assign(matched, alive ^ still, depth)
-                alive = still
-                if not alive:
-                    return matched
-        _assign(matched, alive, len(hashes))
+        while alive:
+            # All of `alive` hold the first `depth` blocks; how far do all of them go?
+            held, end, step, still = depth, count, 1, alive
+            while held < end:
+                probe = min(held + step, end)
+                found = alive & holders(hashes[probe - 1], 0)
+                if found == alive:
+                    held = probe
+                    step = 2 * step if end == count else max((end - held) // 2, 1)
+                else:
+                    end, still = probe - 1, found
+                    step = max((end - held) // 2, 1)
+            if held == count:
+                still = 0
+            if held:
+                _assign(matched, alive ^ still, held)
+            alive, depth = still, held
         return matched
 
     def insert(self, replica: int, hashes: Sequence[int]) -> None:

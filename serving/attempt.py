@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from steersman.serving.flight import Flight
 from steersman.serving.pool import Fleet
 from steersman.serving.router import Route
@@ -16,6 +18,8 @@ class Attempt:
     def __init__(self, route: Route, fleet: Fleet, now_s: float) -> None:
         self.route = route
         self.flight = Flight(route, fleet)
+        # When the sender first waits, the request has been written, or a connection is being made.
+        asyncio.get_running_loop().call_soon(self.flight.depart)
         self.response: Response | None = None
         """Once its headers are here."""
         self._probes = route.replica.standing.breaker.enter(now_s)

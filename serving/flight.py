@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 
 from steersman.predictors import ledger as L
+from steersman.predictors.width import Awaited
 from steersman.serving.pool import Fleet
 from steersman.serving.router import Route
 
 
 class Flight:
-    """From dispatch to end. Making one dispatches."""
+    """From dispatch to end. Making one dispatches; `depart` is to follow once the request is sent."""
 
     __slots__ = (
         "_awaited",
         "_delays",
+        "_departed",
         "_fleet",
         "_landed",
         "_prefilling",
         "_row",
+        "_teaches",
         "_timer",
         "_uncached",
         "route",
@@ -42,21 +45,33 @@ class Flight:
         self._timer: asyncio.TimerHandle | None = None
         request = route.prepared.request
         # The widths learn from whom the bias corrector learns.
-        teaches = request.stream and not L.is_cold(self._row)
-        self._awaited = route.expect() if teaches else None
+        self._teaches = request.stream and not L.is_cold(self._row)
+        self._awaited: Awaited | None = None
+        self._departed = False
         self._delays = route.replica.standing.delays
         if request.stream:
             self._delays.await_answer(self, route.dispatched_s, route.raw_ttft_s)
         L.on_dispatch(self._row, request.input_tokens, self._uncached, route.prepared.output_p50)
         if request.block_hashes:
             fleet.prefixes.insert(route.replica.index, request.block_hashes)
-        if not request.stream:
+
+    def depart(self) -> None:
+        """Predict how long it will take, which nobody waits for. Once only, and not after its end."""
+        if self._departed or self._landed:
+            return
+        self._departed = True
+        route = self.route
+        first_s = float(route.predicted[0])
+        if self._teaches:
+            self._awaited = route.expect()
+        elif not route.prepared.request.stream:
             # Nobody will tell when its prefill is over: believe the estimate.
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(route.ttft_s, self._believe_first_token)
+            self._timer = loop.call_later(first_s, self._believe_first_token)
 
     def first_token(self, now_s: float) -> None:
         """The first piece of a stream arrived."""
+        self.depart()
         if self._prefilling:
             self._prefilling = False
             self.ttft_s = now_s - self.route.dispatched_s
@@ -68,6 +83,7 @@ class Flight:
 
     def finish(self, now_s: float, output_tokens: int) -> None:
         """It ended well."""
+        self.depart()
         route, row = self.route, self._row
         measured = not self._prefilling and self._timer is None
         self._unseen()

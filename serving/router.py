@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -122,15 +122,33 @@ class Route:
     observation: Observation
     snapshot: ClusterSnapshot
     match_tokens: NDArray[np.float64]
-    predicted: NDArray[np.float64]
-    """(4,): TTFT and TPOT there, in the order of `LATENCY_OUTPUTS`, p90 as wide as outcomes ask for."""
-    modelled: NDArray[np.float64]
-    """(4,): the same as the predictor gave it."""
+    latency: LatencyPredictor
     widths: Widths
-    """With which it was predicted."""
+    """With which it is predicted."""
     dispatched_s: float
     bundle_version: str = ""
     """Of the trained models that decided."""
+    _modelled: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
+    _predicted: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def modelled(self) -> NDArray[np.float64]:
+        """(4,): TTFT and TPOT there as the predictor gives them, in the order of `LATENCY_OUTPUTS`.
+
+        Asked for the first time when the request is on its way (`Flight.depart`): the choice does not
+        depend on it, and nobody has to wait for it.
+        """
+        if self._modelled is None:
+            chosen = self.observation.replicas[self.decision.choice][None]
+            self._modelled = self.latency.predict(chosen, self.prepared.features)[0]
+        return self._modelled
+
+    @property
+    def predicted(self) -> NDArray[np.float64]:
+        """(4,): the same, p90 as wide as outcomes ask for at the first call."""
+        if self._predicted is None:
+            self._predicted = self.widths.apply(self.dispatched_s, self.modelled)
+        return self._predicted
 
     def expect(self) -> Awaited:
         """It is on its way, and will teach the widths."""
@@ -159,8 +177,7 @@ class Route:
 
 class _Decided(NamedTuple):
     decision: Decision
-    modelled: NDArray[np.float64] | None
-    """(4,): None without a choice."""
+    latency: LatencyPredictor
     widths: Widths
     version: str
 
@@ -259,20 +276,18 @@ class Router:
             prepared.arm, lambda deciders: self._decide(prepared, observation, deciders)
         )
         self._count(prepared, decided.decision, perf_counter() - start)
-        if decided.modelled is None:
+        if decided.decision.choice == NO_CANDIDATE:
             return None
-        decision, widths, modelled = decided.decision, decided.widths, decided.modelled
-        replica = pool.replicas[decision.choice]
+        decision = decided.decision
         return Route(
             prepared=prepared,
-            replica=replica,
+            replica=pool.replicas[decision.choice],
             decision=decision,
             observation=observation,
             snapshot=snapshot,
             match_tokens=match_tokens,
-            predicted=widths.apply(now_s, modelled),
-            modelled=modelled,
-            widths=widths,
+            latency=decided.latency,
+            widths=decided.widths,
             dispatched_s=now_s,
             bundle_version=decided.version,
         )
@@ -297,11 +312,7 @@ class Router:
             decision = policy.decide(observation)
         else:
             decision = self._affinity.decide(prepared.group, pool, observation, policy)
-        widths, modelled = deciders.widths(pool.model), None
-        if decision.choice != NO_CANDIDATE:
-            chosen = observation.replicas[decision.choice][None]
-            modelled = deciders.latency.predict(chosen, prepared.features)[0]
-        return _Decided(decision, modelled, widths, deciders.version)
+        return _Decided(decision, deciders.latency, deciders.widths(pool.model), deciders.version)
 
     def _refresh(self, prepared: Prepared) -> bool:
         """Replicas may have come or gone since the last attempt. False: the model has none any more."""

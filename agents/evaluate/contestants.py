@@ -31,7 +31,7 @@ def contestants(
     """Factories in the order of the names; `learned` is the bundle's policy, always guarded; without a
     bundle, the one that ships with Steersman.
 
-    The names of the references (`clairvoyant-lengths`, `clairvoyant-lookahead`) are known too, and
+    The names of the references (`references.py`) are known too, and
     `NAME:tuned` and `NAME:tuned-once` are a policy with the constants found for each scenario, or for
     all together (`configs/policies/tuned/`).
 

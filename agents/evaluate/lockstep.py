@@ -11,9 +11,11 @@ from steersman.agents.batch import Deciders
 from steersman.agents.evaluate.course import Course, Protocol
 from steersman.agents.evaluate.factories import PolicyFactory, policy_factory
 from steersman.agents.evaluate.figures import summarise
+from steersman.agents.evaluate.hindsight import in_hindsight
 from steersman.agents.evaluate.references import Reference, look_ahead
 from steersman.agents.evaluate.table import Run
 from steersman.agents.guard import Guard
+from steersman.env.cluster import Cluster
 from steersman.env.vector import ClusterBatch
 
 TOGETHER = 96
@@ -42,21 +44,39 @@ def play(
     Args:
         on_progress: called now and then with the runs played since the last call, fractions included.
     """
-    runs: list[Run] = []
-    size = -(-len(entries) // -(-len(entries) // TOGETHER)) if entries else 1
-    for first in range(0, len(entries), size):
-        places = [_Place(*entry) for entry in entries[first : first + size]]
+    runs: list[Run | None] = [None] * len(entries)
+    for i, entry in enumerate(entries):
+        if entry.contestant is Reference.HINDSIGHT:
+            runs[i] = _run(entry, in_hindsight(entry.course, protocol), protocol, {})
+            on_progress(1.0)
+    left = [i for i, run in enumerate(runs) if run is None]
+    size = -(-len(left) // -(-len(left) // TOGETHER)) if left else 1
+    for first in range(0, len(left), size):
+        part = left[first : first + size]
+        places = [_Place(entries[i]) for i in part]
         _to_the_end(places, protocol.warmup_s, on_progress)
-        runs += [place.finish(protocol) for place in places]
-    return runs
+        for i, place in zip(part, places, strict=True):
+            runs[i] = place.finish(protocol)
+    return [run for run in runs if run is not None]
+
+
+def _run(entry: Entry, drained: Cluster, protocol: Protocol, fallbacks: dict[str, int]) -> Run:
+    course = entry.course
+    figures = summarise(
+        drained.outcomes(),
+        start_s=protocol.warmup_s,
+        end_s=course.end_s,
+        replicas=len(course.scenario.replicas),
+    )
+    return Run(entry.name, course.cell, course.seed, figures, fallbacks)
 
 
 class _Place:
     """One policy on one cluster."""
 
-    def __init__(self, name: str, contestant: PolicyFactory | Reference, course: Course) -> None:
-        self._name = name
-        self._course = course
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        contestant, course = entry.contestant, entry.course
         self.replicas = len(course.scenario.replicas)
         self._looks_ahead = contestant is Reference.LOOKAHEAD
         self.cluster = course.cluster(true_lengths=isinstance(contestant, Reference))
@@ -65,21 +85,15 @@ class _Place:
 
     def asks_truth(self, start_s: float) -> bool:
         """Whether the pending request is to be decided by looking ahead: only those that matter."""
-        return self._looks_ahead and start_s - LEAD_S <= self.cluster.now_s < self._course.end_s
+        return self._looks_ahead and start_s - LEAD_S <= self.cluster.now_s < self._entry.course.end_s
 
     def finish(self, protocol: Protocol) -> Run:
         """Drain, and sum up."""
         self.cluster.finish(protocol.drain_s)
-        figures = summarise(
-            self.cluster.outcomes(),
-            start_s=protocol.warmup_s,
-            end_s=self._course.end_s,
-            replicas=self.replicas,
-        )
         fallbacks: dict[str, int] = {}
         if isinstance(self.policy, Guard):
             fallbacks = {reason.value: count for reason, count in self.policy.fallbacks.items()}
-        return Run(self._name, self._course.cell, self._course.seed, figures, fallbacks)
+        return _run(self._entry, self.cluster, protocol, fallbacks)
 
 
 def _to_the_end(places: Sequence[_Place], start_s: float, on_progress: Callable[[float], None]) -> None:

@@ -1,4 +1,4 @@
-"""Two references that know what no router can know: how far is there to go?
+"""References that know what no router can know: how far is there to go?
 
 `clairvoyant-lengths` is marginal cost with the true output lengths. `clairvoyant-lookahead` has them
 too, forces every candidate in a copy of the true state, plays the true arrivals of the next seconds by
@@ -30,6 +30,7 @@ class Reference(StrEnum):
 
     LENGTHS = "clairvoyant-lengths"
     LOOKAHEAD = "clairvoyant-lookahead"
+    HINDSIGHT = "clairvoyant-hindsight"
 
 
 def cheapest(seen: Observation) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ SCENARIOS = (
     "chat",
 )
 QUICK_SCENARIOS = SCENARIOS[:4]
-"""Those of `--quick`, and of the clairvoyant lookahead."""
+"""Those of `--quick`, and of the clairvoyant references."""
 SLOW_SCENARIOS = ("agents", "long")
 """Of few and heavy requests: 1 500 instead of 5 000 are counted."""
 SEEDS, SEEDS_AT_THE_EDGE = 5, 20

@@ -134,17 +134,16 @@ class Guard:
             return Decision(NO_CANDIDATE, self.name, self.version)
         self.decisions += 1
         rows = observation.replicas if allowed == len(mask) else observation.replicas[mask]
-        stale = self._stale(rows)
-        decision, reason = self._attempt(observation, rows, stale)
+        decision, reason = self._attempt(observation, rows)
         if reason is not None:
             self.fallbacks[reason] += 1
-            decision = self._fall_back(observation, reason, stale)
+            decision = self._fall_back(observation, reason)
         assert decision is not None
         self._window.record(decision.choice, len(mask))
         return decision
 
     def _attempt(
-        self, observation: Observation, rows: Float32, stale: bool
+        self, observation: Observation, rows: Float32
     ) -> tuple[Decision | None, FallbackReason | None]:
         """The learned policy's decision if it may serve, else the reason why not.
 
@@ -157,17 +156,17 @@ class Guard:
         if self._latch.refresh(now_s) is LatchState.HOLDING:
             return None, FallbackReason.LATCHED
         probing = self.latched
-        decision, reason = self._consult(self._policy, observation, rows, stale, now_s)
+        decision, reason = self._consult(self._policy, observation, rows, now_s)
         self._latch.record(now_s, tripped=reason is not None)
         if reason is None and probing:
             return None, FallbackReason.LATCHED
         return decision, reason
 
     def _consult(
-        self, policy: Policy, observation: Observation, rows: Float32, stale: bool, now_s: float
+        self, policy: Policy, observation: Observation, rows: Float32, now_s: float
     ) -> tuple[Decision | None, FallbackReason | None]:
         s = self.settings
-        if stale:
+        if self._stale(rows):
             return None, FallbackReason.STALE
         if (
             self._ranges is not None
@@ -223,6 +222,10 @@ class Guard:
             return FallbackReason.SLOW_CHOICE
         if is_costly:
             return FallbackReason.COSTLY
+        # Near saturation the cheapest choice is often one replica that is given up so that the others
+        # keep their service levels: marginal cost, which would decide instead, crowds it as well.
+        if self._regret.excess <= 0.0:
+            return None
         return FallbackReason.CROWDED if self._crowded(rows, choice, replica) else None
 
     def _stale(self, rows: Float32) -> bool:
@@ -249,13 +252,13 @@ class Guard:
         limit = 1.0 - (1.0 - fair) ** self.settings.share_factor
         return bool(self._window.share(replica) > limit)
 
-    def _fall_back(self, observation: Observation, reason: FallbackReason, stale: bool) -> Decision:
+    def _fall_back(self, observation: Observation, reason: FallbackReason) -> Decision:
         *earlier, last = self._fallbacks
         for policy in earlier:
             decision = policy.decide(observation)
             scores = decision.scores
             finite = scores is None or _is_finite(scores[observation.mask])
-            if finite and not stale and decision.choice != NO_CANDIDATE:
+            if finite and decision.choice != NO_CANDIDATE:
                 return _because(decision, reason)
         return _because(last.decide(observation), reason)
 

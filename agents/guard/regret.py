@@ -37,6 +37,8 @@ class RegretWatch:
         """Mean of what the choices cost beyond the cheapest candidate, in units of J."""
         self.of_two = 0.0
         """The same of the better of two."""
+        self.excess = 0.0
+        """How much dearer than the better of two the last choice was; NaN where it is not known."""
 
     def is_costly(self, rows: Float32, choice: int) -> bool:
         """One more choice; whether it is too dear, and most others of late were.
@@ -51,11 +53,13 @@ class RegretWatch:
             self._weights = better_of_two_weights(len(ordered))
         own = float(cost[choice] - ordered[0])
         of_two = float(ordered @ self._weights - ordered[0])
+        self.excess = own - of_two
         if not (math.isfinite(own) and math.isfinite(of_two)):
+            self.excess = math.nan
             return False
         self.own += self._rate * (own - self.own)
         self.of_two += self._rate * (of_two - self.of_two)
-        return own > of_two + self._slack and self.own > self.of_two + self._slack
+        return self.excess > self._slack and self.own > self.of_two + self._slack
 
 
 def better_of_two_weights(n: int) -> Float32:

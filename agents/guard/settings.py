@@ -31,7 +31,8 @@ class FallbackReason(StrEnum):
     SLOW_CHOICE = "slow_choice"
     """Its choice is predicted to be far slower to the first token than the best candidate."""
     CROWDED = "crowded"
-    """Its choice has had too large a share of recent requests, and is busier than the others."""
+    """Its choice has had too large a share of recent requests, is busier than the others, and dearer, by
+    marginal cost, than the better of two drawn at random."""
     COSTLY = "costly"
     """Its choices are dearer, by their marginal cost, than the better of two drawn at random."""
     LATCHED = "latched"
@@ -44,8 +45,8 @@ class GuardSettings(Settings):
     fallbacks: tuple[str, ...] = Field(
         default=("marginal-cost", "p2c"),
         min_length=1,
-        description="Policies that decide in place of the learned one. All but the last are asked only "
-        "while the metrics are fresh and their scores finite.",
+        description="Policies that decide in place of the learned one: the first whose scores are "
+        "finite, or the last.",
     )
     deadline_ms: float = Field(
         default=5.0, gt=0, description="Longest time the learned policy may take for one decision."

@@ -127,12 +127,17 @@ def test_deadline() -> None:
     assert not guarded(Learned(slow), clock, deadline_ms=7.0).decide(calm()).fallback_reason
 
 
-def test_a_stale_snapshot_is_left_to_the_last_fallback() -> None:
+def test_a_stale_snapshot_is_left_to_the_fallbacks() -> None:
     learned, seen = Learned(), calm()
     seen.replicas[:3, R["age_s"]] = 30.0
     decision = trips_with(guarded(learned), seen, FallbackReason.STALE)
-    assert decision.policy == "p2c"
+    # It leans on the router's own account of what it sent, as p2c does, and makes more of it.
+    assert decision.policy == "marginal-cost"
     assert learned.asked == 0
+    seen.replicas[0, R["marginal_cost"]] = np.nan
+    assert trips_with(guarded(learned), seen, FallbackReason.STALE).policy == "p2c"
+    seen = calm()
+    seen.replicas[:3, R["age_s"]] = 30.0
     seen.replicas[:2, R["age_s"]] = 0.1
     assert not guarded(learned).decide(seen).fallback_reason
 
@@ -198,6 +203,7 @@ def test_a_choice_far_slower_than_the_best() -> None:
 def test_one_replica_with_too_large_a_share() -> None:
     guard = guarded(Learned(choose(0)), share_window=40, latch_trips=1000, latch_window=1000)
     seen = calm(8)
+    seen.replicas[0, R["marginal_cost"]] += 0.4
     # Limit: 1 - (7/8)^4 = 41 %. While it is no busier than the others, it may have everything.
     assert all(not guard.decide(seen).fallback_reason for _ in range(100))
     seen.replicas[0, R["queue"]] = 5.0
@@ -205,6 +211,16 @@ def test_one_replica_with_too_large_a_share() -> None:
     reasons = [guard.decide(seen).fallback_reason for _ in range(400)]
     served = reasons[-100:].count("")
     assert 0 < served < 60
+
+
+def test_a_crowded_replica_may_have_more_where_marginal_cost_would_send_it_more_too() -> None:
+    guard = guarded(Learned(choose(0)), share_window=40)
+    seen = calm(8)
+    seen.replicas[0, R["queue"]] = 5.0
+    seen.replicas[0, R["marginal_cost"]] -= 0.1  # given up, so that the others keep their objectives
+    assert all(not guard.decide(seen).fallback_reason for _ in range(100))
+    seen.replicas[:, R["marginal_cost"]] = np.nan
+    assert guard.decide(seen).fallback_reason == FallbackReason.CROWDED
 
 
 def costs(seen: Observation, values: list[float]) -> Observation:

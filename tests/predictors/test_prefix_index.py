@@ -85,6 +85,32 @@ def test_what_is_held_of_a_prompt_is_a_prefix_of_it(
         assert held == sorted(held, reverse=True)
 
 
+@given(depths=st.lists(st.integers(0, 300), min_size=1, max_size=12), asked=st.integers(0, 300))
+def test_long_prompts_of_which_each_replica_holds_another_part(depths: list[int], asked: int) -> None:
+    prompt = tuple(range(1_000, 1_300))
+    index = PrefixIndex([300] * len(depths))
+    for replica, depth in enumerate(depths):
+        index.insert(replica, (*prompt[:depth], 7, 8))
+    matched = index.match(prompt[:asked])
+    assert matched.tolist() == [min(depth, asked) for depth in depths]
+
+
+def test_a_long_match_takes_few_look_ups() -> None:
+    index, asked = PrefixIndex([500] * 8), []
+    prompt = tuple(range(400))
+    for replica in range(8):
+        index.insert(replica, prompt[: 300 if replica < 2 else 20])
+
+    class Counting(dict[int, int]):
+        def get(self, key: int, default: int = 0) -> int:  # type: ignore[override]
+            asked.append(key)
+            return super().get(key, default)
+
+    index._holders = Counting(index._holders)
+    assert index.match(prompt).tolist() == [300, 300, *[20] * 6]
+    assert len(asked) < 40
+
+
 def test_a_prompt_longer_than_the_cache_leaves_its_head() -> None:
     index = PrefixIndex([3])
     index.insert(0, (1, 2, 3, 4, 5))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from steersman.predictors import ledger as L
+from steersman.predictors.latency import AnalyticLatency
 from steersman.serving.flight import Flight
 from steersman.serving.headers import NO_HINTS
 from steersman.serving.parts import Parts, build_parts
@@ -31,6 +34,13 @@ def route(parts: Parts, *, stream: bool = True, blocks: tuple[int, ...] = ()) ->
     made = parts.router.choose(parts.router.prepare(request, parts.fleet.pools["m"], NO_HINTS))
     assert made is not None
     return made
+
+
+def fly(made: Route, parts: Parts) -> Flight:
+    """Dispatched, and on its way."""
+    flight = Flight(made, parts.fleet)
+    flight.depart()
+    return flight
 
 
 def test_a_stream_teaches_means_and_bias() -> None:
@@ -55,7 +65,7 @@ def test_a_stream_teaches_means_and_bias() -> None:
 
 async def test_without_streaming_the_end_of_its_prefill_is_believed() -> None:
     parts = make_parts(1)
-    flight = Flight(route(parts, stream=False), parts.fleet)
+    flight = fly(route(parts, stream=False), parts)
     row = parts.fleet.state[0]
     assert row[L.INFLIGHT_PREFILL] == 1.0
     await asyncio.sleep(flight.route.ttft_s + 0.05)
@@ -67,9 +77,42 @@ async def test_without_streaming_the_end_of_its_prefill_is_believed() -> None:
     assert row[L.INFLIGHT] == 0.0
 
 
+def test_latencies_are_predicted_once_it_is_on_its_way() -> None:
+    parts = make_parts(1)
+    asked: list[float] = []
+
+    class Counting(AnalyticLatency):
+        def predict(
+            self, replicas: NDArray[np.float32], request: NDArray[np.float32]
+        ) -> NDArray[np.float64]:
+            asked.append(parts.clock())
+            return super().predict(replicas, request)
+
+    made = replace(route(parts), latency=Counting())
+    flight = Flight(made, parts.fleet)
+    assert not asked
+    flight.depart()
+    flight.depart()
+    assert len(asked) == 1
+    assert len(parts.models.widths("m")) == 1
+    flight.first_token(made.dispatched_s + 0.1)
+    flight.finish(made.dispatched_s + 1.0, 5)
+    assert made.predicted is made.predicted
+    assert len(asked) == 1
+
+
+def test_what_ends_before_it_is_on_its_way_expects_nothing() -> None:
+    parts = make_parts(1)
+    flight = Flight(route(parts), parts.fleet)
+    flight.abort(0)
+    flight.depart()
+    assert len(parts.models.widths("m")) == 0
+    assert parts.fleet.state[0, L.INFLIGHT] == 0.0
+
+
 async def test_an_answer_faster_than_believed_is_balanced_too() -> None:
     parts = make_parts(1)
-    flight = Flight(route(parts, stream=False), parts.fleet)
+    flight = fly(route(parts, stream=False), parts)
     flight.finish(flight.route.dispatched_s + 0.001, 5)
     await asyncio.sleep(flight.route.ttft_s + 0.05)
     assert parts.fleet.state[0, L.INFLIGHT_PREFILL] == 0.0
@@ -90,7 +133,7 @@ def test_a_stream_teaches_how_wide_p90_has_to_be() -> None:
     widths = parts.models.widths("m")
     made = route(parts)
     assert made.predicted == pytest.approx(made.modelled)
-    flight = Flight(made, parts.fleet)
+    flight = fly(made, parts)
     flight.first_token(made.dispatched_s + 0.5 * made.predicted[0])
     assert widths.ttft.log < 0.0
     flight.finish(made.dispatched_s + 1_000.0, 10)
@@ -103,16 +146,16 @@ def test_a_stream_teaches_how_wide_p90_has_to_be() -> None:
 def test_what_does_not_end_well_or_is_cold_teaches_no_width() -> None:
     parts = make_parts(1)
     widths = parts.models.widths("m")
-    cancelled = Flight(route(parts), parts.fleet)
+    cancelled = fly(route(parts), parts)
     cancelled.abort(0)
-    empty = Flight(route(parts), parts.fleet)
+    empty = fly(route(parts), parts)
     empty.finish(parts.clock() + 5.0, 0)
-    broken = Flight(route(parts), parts.fleet)
+    broken = fly(route(parts), parts)
     widths.apply(parts.clock() + 1e4, broken.route.modelled)
     assert widths.ttft.log > 0.0
     broken.abort(0)
     parts.fleet.state[0, L.COLD_TTFT] = 1.0
-    cold = Flight(route(parts), parts.fleet)
+    cold = fly(route(parts), parts)
     cold.first_token(parts.clock() + 50.0)
     cold.finish(parts.clock() + 500.0, 10)
     widths.apply(parts.clock() + 1e4, cold.route.modelled)
@@ -121,7 +164,7 @@ def test_what_does_not_end_well_or_is_cold_teaches_no_width() -> None:
 
 async def test_without_streaming_nothing_is_known_of_the_width() -> None:
     parts = make_parts(1)
-    flight = Flight(route(parts, stream=False), parts.fleet)
+    flight = fly(route(parts, stream=False), parts)
     flight.finish(flight.route.dispatched_s + 100.0, 20)
     widths = parts.models.widths("m")
     assert (widths.ttft.log, widths.tpot.log, len(widths)) == (0.0, 0.0, 0)
