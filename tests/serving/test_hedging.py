@@ -218,6 +218,7 @@ def test_an_attempt_that_was_overtaken_late_counts_as_late() -> None:
     delays = parts.fleet.replicas[0].standing.delays
     made = route(parts)
     flight, early = Flight(made, parts.fleet), Flight(route(parts), parts.fleet)
+    flight.depart()
     made.widths.apply(made.dispatched_s + 100.0, made.modelled)  # by now p90 has passed
     now_s = made.dispatched_s + 100.0
     flight.overtaken(now_s)
