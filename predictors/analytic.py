@@ -16,7 +16,8 @@ miss, what it inflicts on the requests already there, and a congestion term for 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,16 @@ REUSE_WEIGHT = 2.7
 
 These five were found together on the tuning parts of the nine standard scenarios: 3.7 % less J there
 than with 2, 1, 0.5, 1.5 and 2 (`configs/policies/tuned/all/marginal-cost.yaml`)."""
+TERM_WEIGHTS = (
+    1.0,
+    1.0,
+    MISS_WEIGHT,
+    INFLICTED_WEIGHT,
+    TIPPING_WEIGHT,
+    CONGESTION_WEIGHT,
+    REUSE_WEIGHT,
+)
+"""In the order of `Terms`."""
 MISS_COST = 2.0
 """Cost of a missed service level in J."""
 TTFT_SPREAD = 0.3
@@ -68,8 +79,26 @@ class Load(NamedTuple):
     """Prompt tokens still to be computed before a new request's turn comes."""
 
 
+class Terms(NamedTuple):
+    """What the marginal cost is the weighted sum of. Each field: (..., n), without dimension."""
+
+    ttft_share: Array
+    """TTFT over its objective."""
+    tpot_share: Array
+    miss_chance: Array
+    """That this request misses an objective."""
+    inflicted_share: Array
+    """Delay of the requests already there, over the time their answers may take."""
+    tipping_share: Array
+    """That delay times what it adds to the cost of their misses."""
+    congestion_share: Array
+    """Delay of the first token of those still to come, over its objective."""
+    reuse_share: Array
+    """What computing the prefixes costs that this prefill evicts."""
+
+
 class Estimate(NamedTuple):
-    """What a request would cost on each candidate. Each field: (..., n), seconds, but the last."""
+    """What a request would cost on each candidate. Each field: (..., n), seconds, but the last two."""
 
     raw_ttft_s: Array
     """Without bias correction: what the corrector compares outcomes with."""
@@ -80,6 +109,7 @@ class Estimate(NamedTuple):
     """Delay summed over the requests already there."""
     congestion_s: Array
     """Delay of the first token summed over the requests still to come."""
+    terms: Terms
     marginal_cost: Array
     """In units of J, without dimension."""
 
@@ -197,15 +227,33 @@ def estimate(
     # The others' chance to miss grows fastest near the objective, and no more once all is lost: so
     # in overload some replicas are given up rather than all.
     tipping = MISS_COST * tpot_met * (_ONE - tpot_met) / TPOT_SPREAD * tpot_slo_s / tpot_s
-    marginal_cost = (
-        ttft_share
-        + tpot_share
-        + MISS_WEIGHT * (_ONE - met)
-        + (INFLICTED_WEIGHT + TIPPING_WEIGHT * tipping) * inflicted_s / answer_slo_s
-        + CONGESTION_WEIGHT * congestion_s / ttft_slo_s
-        + REUSE_WEIGHT * shared * computed
+    inflicted_share = inflicted_s / answer_slo_s
+    terms = Terms(
+        ttft_share,
+        tpot_share,
+        _ONE - met,
+        inflicted_share,
+        tipping * inflicted_share,
+        congestion_s / ttft_slo_s,
+        shared * computed,
     )
-    return Estimate(raw_ttft_s, raw_tpot_s, ttft_s, tpot_s, inflicted_s, congestion_s, marginal_cost)
+    return Estimate(
+        raw_ttft_s, raw_tpot_s, ttft_s, tpot_s, inflicted_s, congestion_s, terms, weighted(terms)
+    )
+
+
+def weighted(terms: Sequence[Array], weights: Sequence[Any] = TERM_WEIGHTS) -> Array:
+    """The marginal cost, (..., n): the sum of its terms.
+
+    Args:
+        terms: in the order of `Terms`, (..., n) each.
+        weights: of each, a number or an array that broadcasts against it.
+    """
+    # One by one, not as a matrix product: one decision and a batch of them must come out the same.
+    total: Array = terms[0] * weights[0]
+    for term, weight in zip(terms[1:], weights[1:], strict=True):
+        total = total + term * weight
+    return total
 
 
 def mean_output(output_p50: Array, output_p90: Array) -> Array:

@@ -69,6 +69,9 @@ REQUEST_FEATURES: tuple[str, ...] = (
 )
 """`Observation.request`."""
 
+COST_TERMS = analytic.Terms._fields
+"""Terms of the marginal cost, at weight 1."""
+
 REPLICA_FEATURES: tuple[str, ...] = (
     "running",
     "waiting",
@@ -89,6 +92,7 @@ REPLICA_FEATURES: tuple[str, ...] = (
     "e2e_s",
     "inflicted_s",
     "congestion_s",
+    *COST_TERMS,
     "marginal_cost",
     "mean_ttft_s",
     "mean_tpot_s",
@@ -110,11 +114,17 @@ POOL_FEATURES: tuple[str, ...] = (
     "candidates",
     "inflight_per_candidate",
     "queue_per_candidate",
+    "mean_ttft_share",
+    "mean_tpot_share",
+    "mean_age_s",
     "min_marginal_cost",
+    "speed_ratio",  # of the quickest candidate's prefill to the slowest's
+    "best_match_fraction",
 )
 """`Observation.pool`."""
 
 REQUEST_INDEX = {name: i for i, name in enumerate(REQUEST_FEATURES)}
+POOL_INDEX = {name: i for i, name in enumerate(POOL_FEATURES)}
 REPLICA_INDEX = {name: i for i, name in enumerate(REPLICA_FEATURES)}
 
 _FROM_STATE = {
@@ -156,9 +166,11 @@ _OUTPUT_P50 = REQUEST_INDEX["output_p50"]
 _OUTPUT_P90 = REQUEST_INDEX["output_p90"]
 _TTFT_SLO = REQUEST_INDEX["ttft_slo_s"]
 _TPOT_SLO = REQUEST_INDEX["tpot_slo_s"]
-_INFLIGHT = REPLICA_INDEX["inflight"]
-_QUEUE = REPLICA_INDEX["queue"]
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
+_PREFILL_TOKEN_S = REPLICA_INDEX["prefill_token_s"]
+_MATCH_FRACTION = REPLICA_INDEX["match_fraction"]
+_AVERAGED = [REPLICA_INDEX[name] for name in ("inflight", "queue", "ttft_share", "tpot_share", "age_s")]
+"""Of which the pool's mean is a feature, in the order of POOL_FEATURES."""
 
 MAX_AGE_S = 60.0
 """Ages above this, and of replicas never scraped, count as this."""
@@ -292,6 +304,7 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
         cost.ttft_s + cost.tpot_s * (output - 1.0),
         cost.inflicted_s,
         cost.congestion_s,
+        *cost.terms,
         cost.marginal_cost,
         age,
     )
@@ -310,12 +323,22 @@ def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:
     """`POOL_FEATURES` over the candidates that may be chosen, (..., len(POOL_FEATURES))."""
     count = np.add.reduce(mask, axis=-1, dtype=np.intp)
     safe = np.maximum(count, 1)
-    inflight = np.add.reduce(replicas[..., _INFLIGHT], axis=-1, where=mask)
-    queue = np.add.reduce(replicas[..., _QUEUE], axis=-1, where=mask)
-    cost = np.minimum.reduce(replicas[..., _MARGINAL_COST], axis=-1, where=mask, initial=np.inf)
     pool = np.empty((*mask.shape[:-1], len(POOL_FEATURES)), dtype=np.float32)
     pool[..., 0] = count
-    pool[..., 1] = inflight / safe
-    pool[..., 2] = queue / safe
-    pool[..., 3] = np.where(count > 0, cost, 0.0)
+    for column, feature in enumerate(_AVERAGED, start=1):
+        # Summed in double precision: padding, or the order of a batch's axes, must not show.
+        total = np.add.reduce(replicas[..., feature], axis=-1, where=mask, dtype=np.float64)
+        pool[..., column] = total / safe
+    cheapest, quickest = (
+        np.minimum.reduce(replicas[..., feature], axis=-1, where=mask, initial=np.inf)
+        for feature in (_MARGINAL_COST, _PREFILL_TOKEN_S)
+    )
+    slowest, match = (
+        np.maximum.reduce(replicas[..., feature], axis=-1, where=mask, initial=0.0)
+        for feature in (_PREFILL_TOKEN_S, _MATCH_FRACTION)
+    )
+    is_somebody = count > 0
+    pool[..., 6] = np.where(is_somebody, cheapest, 0.0)
+    pool[..., 7] = np.where(is_somebody & (quickest > 0.0), slowest / quickest, 1.0)
+    pool[..., 8] = match
     return pool

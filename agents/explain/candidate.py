@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TERMS: tuple[str, ...] = ("own_latency", "own_miss", "inflicted", "tipping", "congestion", "reuse")
-"""Parts of the marginal cost, in the order of `MarginalCostOptions`."""
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -21,7 +18,7 @@ class Candidate:
     features: dict[str, float]
     """All of `REPLICA_FEATURES`, in natural units: load, match, predicted TTFT and TPOT, costs."""
     cost: dict[str, float]
-    """`TERMS` of its marginal cost, in units of J."""
+    """`COST_TERMS` of its marginal cost, in units of J."""
 
     @property
     def marginal_cost(self) -> float:

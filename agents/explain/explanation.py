@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.explain.candidate import TERMS, Candidate
+from steersman.agents.explain.candidate import Candidate
 from steersman.agents.explain.reasons import outcome, reasons
 from steersman.agents.policies.marginal import weighted_terms
 from steersman.agents.policy import NO_CANDIDATE
 from steersman.env.observation import observe
 from steersman.predictors import ledger as L
-from steersman.predictors.features import REPLICA_FEATURES, REQUEST_FEATURES
+from steersman.predictors.features import COST_TERMS, REPLICA_FEATURES, REQUEST_FEATURES
 from steersman.traces.errors import TraceError
 from steersman.traces.outcome_record import OutcomeRecord
 from steersman.traces.schema import ClusterSnapshot, Decision, Observation
@@ -55,7 +55,7 @@ def explain(
         decision: what it made of it; of any policy.
         snapshot: of the same pool at the same moment.
     """
-    terms = weighted_terms(observation.replicas, observation.request)
+    terms = weighted_terms(observation.replicas)
     scores = decision.scores
     candidates = [
         Candidate(
@@ -64,7 +64,7 @@ def explain(
             _barred(bool(observation.mask[i]), snapshot.state[i]),
             None if scores is None or not observation.mask[i] else float(scores[i]),
             dict(zip(REPLICA_FEATURES, observation.replicas[i].tolist(), strict=True)),
-            dict(zip(TERMS, terms[i].tolist(), strict=True)),
+            dict(zip(COST_TERMS, terms[i].tolist(), strict=True)),
         )
         for i, replica in enumerate(snapshot.replica_ids)
     ]

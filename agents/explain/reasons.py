@@ -32,12 +32,13 @@ GUARD: dict[str, str] = {
 """What each reason of the guard means."""
 
 _TERMS = {
-    "own_latency": "its own latency",
-    "own_miss": "the risk that it misses its objectives",
-    "inflicted": "the delay it brings to requests there",
-    "tipping": "the risk that those miss theirs",
-    "congestion": "the delay of requests to come",
-    "reuse": "cached prefixes that it evicts",
+    "ttft_share": "its own first token",
+    "tpot_share": "its own pace",
+    "miss_chance": "the risk that it misses its objectives",
+    "inflicted_share": "the delay it brings to requests there",
+    "tipping_share": "the risk that those miss theirs",
+    "congestion_share": "the delay of requests to come",
+    "reuse_share": "cached prefixes that it evicts",
 }
 _CLEAR = 0.05
 """Share of all differences below which one is not worth a word."""

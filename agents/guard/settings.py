@@ -88,10 +88,10 @@ class GuardSettings(Settings):
         "share of the pool's capacity in a large pool, and always under 1.",
     )
     cost_window: int = Field(
-        default=50, ge=1, description="Decisions over which the marginal cost of choices is averaged."
+        default=300, ge=1, description="Decisions over which the marginal cost of choices is averaged."
     )
     cost_slack: float = Field(
-        default=0.5,
+        default=0.7,
         ge=0,
         description="How much dearer than the better of two random candidates choices may be, by their "
         "marginal cost, in units of J.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,10 +19,10 @@ from steersman.agents.learned.counterfactual import PARTS
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.learned.playing import costs
 from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
-from steersman.env.vector import ClusterBatch
 from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.length import LengthPredictor
@@ -87,19 +88,7 @@ class Checker:
         self, clusters: Sequence[Cluster], network: RoutingNetwork | None
     ) -> NDArray[np.float64]:
         torch.set_num_threads(1)  # a fork has none of the threads that this process may have had
-        batch = ClusterBatch([cluster.clone() for cluster in clusters])
-        left = np.array([int(self._settling * len(cluster.trace)) for cluster in clusters])
-        before = np.zeros(len(batch))
-        while ((rows := batch.next_requests()) >= 0).any():
-            left -= rows >= 0
-            if (left == 0).any():
-                before[left == 0] = batch.cost_accrued[left == 0]
-                left[left == 0] = -1
-            seen = batch.observe()
-            batch.dispatch(_choices(network, seen), seen)
-        for i in range(len(batch)):
-            batch.finish(i)
-        return batch.cost_accrued - before
+        return costs(clusters, partial(_choices, network), self._settling)
 
 
 def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) -> Iterator[Cluster]:

@@ -18,7 +18,7 @@ from steersman.agents.learned.counterfactual import States
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.traces.errors import ArtifactError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,12 @@ class Checkpoint:
 
     network: RoutingNetwork
     best: RoutingNetwork
+    told: list[list[float]]
+    """Of the evolution, see `Evolution.told`."""
     numbers: dict[str, float]
     curves: dict[str, list[tuple[int, float]]]
-    states: States
+    states: States | None
+    """None before any were asked about."""
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, settings: PolicySettings) -> None:
@@ -44,9 +47,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, settings: PolicySettings
         "settings": _identity(settings),
         "network": checkpoint.network.state_dict(),
         "best": checkpoint.best.state_dict(),
+        "told": checkpoint.told,
         "numbers": checkpoint.numbers,
         "curves": checkpoint.curves,
-        "states": dict(vars(checkpoint.states)),
+        "states": None if checkpoint.states is None else dict(vars(checkpoint.states)),
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +81,8 @@ def load_checkpoint(path: Path, settings: PolicySettings, like: RoutingNetwork) 
         network, best = copy.deepcopy(like), copy.deepcopy(like)
         network.load_state_dict(content["network"])
         best.load_state_dict(content["best"])
-        states = States(**content["states"])
-        return Checkpoint(network, best, content["numbers"], content["curves"], states)
+        states = None if content["states"] is None else States(**content["states"])
+        return Checkpoint(network, best, content["told"], content["numbers"], content["curves"], states)
     except pickle.UnpicklingError:
         reason = "it is damaged, or holds more than tensors and numbers"
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError) as error:
@@ -88,4 +92,4 @@ def load_checkpoint(path: Path, settings: PolicySettings, like: RoutingNetwork) 
 
 def _identity(settings: PolicySettings) -> str:
     """What must agree between two parts of one training."""
-    return settings.model_dump_json(exclude={"budget_s", "ppo_share", "check"})
+    return settings.model_dump_json(exclude={"budget_s", "evolution_share", "ppo_share", "check"})

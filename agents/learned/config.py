@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -135,6 +135,42 @@ class CounterfactualSettings(Settings):
     check_rounds: int = Field(3, ge=1, description="rounds between two checks")
 
 
+class EvolutionSettings(Settings):
+    """Evolution of the weights of the marginal cost's terms on J (`evolution.py`)."""
+
+    start: Literal["shipped", "marginal-cost"] = Field(
+        "shipped",
+        description="weights that it begins at: the shipped policy's, or the marginal cost's own",
+    )
+    generations: int | None = Field(
+        None, ge=0, description="at most; null: as many as its share of the budget has time for"
+    )
+    population: int = Field(28, ge=4, description="candidates of a generation")
+    spread: float = Field(
+        0.12, gt=0, description="standard deviation of the first candidates' coefficients"
+    )
+    clusters: int = Field(18, ge=1, description="new clusters that every generation plays")
+    most_difference: float = Field(
+        0.06, gt=0, description="cap on what one cluster counts for or against a candidate, in log J"
+    )
+    averaged: float = Field(
+        0.3, gt=0, le=1, description="share of the generations, the last ones, that the result averages"
+    )
+    settling: float = Field(
+        0.2, ge=0, lt=1, description="share of an episode, from its start, that is not counted"
+    )
+    practice: PracticeSettings = Field(
+        default_factory=lambda: PracticeSettings(
+            load=(0.6, 1.25),
+            episode_requests=1000,
+            episode_s=30.0,
+            reuse_episode_s=40.0,
+            most_requests=2000,
+        ),
+        description="the clusters that are played",
+    )
+
+
 class CheckSettings(Settings):
     """Comparisons with marginal cost on the way, on the tuning part of the trace (`check.py`)."""
 
@@ -157,10 +193,16 @@ class PolicySettings(Settings):
     practice: PracticeSettings = Field(
         default_factory=PracticeSettings, description="the clusters it practises on"
     )
-    counterfactual: CounterfactualSettings = Field(
-        default_factory=CounterfactualSettings, description="the first learner"
+    evolution: EvolutionSettings = Field(
+        default_factory=EvolutionSettings, description="the first learner"
     )
-    ppo: PPOSettings = Field(default_factory=PPOSettings, description="the second learner")
+    counterfactual: CounterfactualSettings = Field(
+        default_factory=CounterfactualSettings, description="the second learner"
+    )
+    ppo: PPOSettings = Field(default_factory=PPOSettings, description="the third learner")
+    evolution_share: float = Field(
+        0.4, ge=0, le=1, description="share of the budget for evolution; it comes first"
+    )
     ppo_share: float = Field(
         0.25, ge=0, le=1, description="share of the budget for PPO; 1: PPO alone, 0: none"
     )

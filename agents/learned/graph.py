@@ -1,6 +1,6 @@
 """`RoutingNetwork.forward` written as an ONNX graph for one observation: what the router computes.
 
-Exported operator by operator the network takes 68 kernels, and for a pool of replicas most of their time
+Exported operator by operator the network takes 85 kernels, and for a pool of replicas most of their time
 is the calls, not the arithmetic. Here it takes 42, by rewriting that changes no answer but for rounding:
 
 - the gap to the cheapest is one more feature to compress, with mean 0, deviation 1 and no clip;
@@ -23,12 +23,23 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from steersman.agents.learned.network import CLIP, MASKED, Compress, RoutingNetwork
+from steersman.agents.learned.weighing import (
+    FIRST_CANDIDATE,
+    FREE_COLUMNS,
+    FREE_WEIGHTS,
+    MOST_CHANGE,
+    MOST_SIGNAL,
+    OF_CANDIDATE,
+    OF_CONTEXT,
+    SHAPE,
+)
 from steersman.predictors.features import (
     POOL_FEATURES,
     REPLICA_FEATURES,
     REPLICA_INDEX,
     REQUEST_FEATURES,
 )
+from steersman.traces.errors import ArtifactError
 
 INPUTS = ("replicas", "request", "pool", "mask")
 OUTPUT = "heads"
@@ -45,7 +56,7 @@ def policy_graph(network: RoutingNetwork) -> onnx.ModelProto:
     info = helper.make_tensor_value_info
     constants = [numpy_helper.from_array(value, name) for name, value in _constants(network).items()]
     graph = helper.make_graph(
-        [*_gap(), *_trunk(), *_pooled(), *_heads()],
+        [*_cost(), *_gap(), *_trunk(), *_pooled(), *_heads()],
         "policy",
         [
             info("replicas", TensorProto.FLOAT, [1, "n", len(REPLICA_FEATURES)]),
@@ -61,13 +72,68 @@ def policy_graph(network: RoutingNetwork) -> onnx.ModelProto:
     )
 
 
+def coefficients_of(model: onnx.ModelProto) -> NDArray[np.float64]:
+    """The coefficients of `weighed_cost` in a `policy_graph`, SHAPE.
+
+    Raises:
+        ArtifactError: it is not such a graph, or one of another version.
+    """
+    known = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    try:
+        parts = [known["biases"][None], known["shared_slopes"], known["own_slopes"]]
+        found = np.concatenate(parts).T[1:].astype(np.float64)
+    except (KeyError, ValueError):
+        found = np.empty(0)
+    if found.shape != SHAPE:
+        raise ArtifactError(
+            "the policy's graph has no weights of cost terms that this version knows; train it again"
+        )
+    return found
+
+
+def _cost() -> list[NodeProto]:
+    """`cost`, (1, n): `weighed_cost`, whose first factor is the marginal cost's own."""
+    return [
+        _node("Concat", ["request", "pool"], "context", axis=1),
+        *_signals("context", "shared", axis=1),
+        _node("Gather", ["replicas", "own_columns"], "own_there", axis=2),
+        _node("Flatten", ["own_there"], "own_rows", axis=2),
+        *_signals("own_rows", "own"),
+        _node("Gemm", ["shared_signals", "shared_slopes", "biases"], "shared_change"),
+        _node("Gemm", ["own_signals", "own_slopes", "shared_change"], "free_change"),
+        _node("Max", ["free_change", "change_least"], "change_raised"),
+        _node("Min", ["change_raised", "change_most"], "change"),
+        _node("Exp", ["change"], "factors"),
+        _node("Mul", ["factors", "term_weights"], "weights_there"),
+        _node("Add", ["weights_there", "weights_less"], "weights_added"),
+        _node("Gather", ["replicas", "cost_columns"], "cost_terms", axis=2),
+        _node("Mul", ["cost_terms", "weights_added"], "cost_parts"),
+        _node("ReduceSum", ["cost_parts", "last_axis"], "cost", keepdims=0),
+    ]
+
+
+def _signals(source: str, name: str, axis: int | None = None) -> list[NodeProto]:
+    """`Signals.read`, to `NAME_signals`; with an axis, of the columns `NAME_columns` along it."""
+    known = f"{name}_known" if axis is not None else source
+    gather = [_node("Gather", [source, f"{name}_columns"], known, axis=axis)]
+    return [
+        *(gather if axis is not None else []),
+        _node("Max", [known, f"{name}_lowest"], f"{name}_from_least"),
+        _node("Add", [f"{name}_from_least", f"{name}_floors"], f"{name}_above"),
+        _node("Log", [f"{name}_above"], f"{name}_log_above"),
+        _node("Mul", [f"{name}_log_above", f"{name}_scales"], f"{name}_in_widths"),
+        _node("Add", [f"{name}_in_widths", f"{name}_shifts"], f"{name}_shifted"),
+        _node("Max", [f"{name}_shifted", "signal_least"], f"{name}_bounded"),
+        _node("Min", [f"{name}_bounded", "signal_most"], f"{name}_signals"),
+    ]
+
+
 def _gap() -> list[NodeProto]:
     """How much dearer than the cheapest candidate, beside the other features: `known`, (1, n, k + 1).
 
     Where nobody may be chosen the cheapest is infinitely dear and all gaps are 0.
     """
     return [
-        _node("Gather", ["replicas", "cost_column"], "cost", axis=2),
         _node("Where", ["mask", "cost", "infinity"], "allowed_cost"),
         _node("ReduceMin", ["allowed_cost", "last_axis"], "cheapest", keepdims=1),
         _node("Sub", ["cost", "cheapest"], "dearer"),
@@ -82,7 +148,6 @@ def _trunk() -> list[NodeProto]:
     return [
         *_clipped("known", "replica"),
         _node("Flatten", ["replica_clipped"], "replica_rows", axis=2),
-        _node("Concat", ["request", "pool"], "context", axis=1),
         *_clipped("context", "context"),
         _node("Gemm", ["context_clipped", "context_weight", "trunk_bias"], "context_row"),
         _node("Gemm", ["replica_rows", "replica_weight", "context_row"], "first"),
@@ -144,7 +209,7 @@ def _constants(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
     )
     least, most = _bounds(replicas)
     context_least, context_most = _bounds(context)
-    real = {
+    real = _weighing(network) | {
         "infinity": np.array(np.inf),
         "one": np.array(1.0),
         "replica_scale": scale,
@@ -167,7 +232,9 @@ def _constants(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
         "masked": np.array(MASKED),
     }
     whole = {
-        "cost_column": np.array(REPLICA_INDEX["marginal_cost"]),
+        "cost_columns": np.array([REPLICA_INDEX["marginal_cost"], *FREE_COLUMNS]),
+        "shared_columns": np.array(OF_CONTEXT.columns),
+        "own_columns": np.array(OF_CANDIDATE.columns),
         "gap_index": np.array(_GAP),
         "first_axis": np.array([0]),
         "last_axis": np.array([-1]),
@@ -175,6 +242,29 @@ def _constants(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in real.items()} | {
         name: value.astype(np.int64) for name, value in whole.items()
     }
+
+
+def _weighing(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
+    """The marginal cost counts exp(0) * 1 + 0, a free term default * exp(change) - default."""
+    coefficients = np.concatenate([np.zeros((1, SHAPE[1])), _array(network.coefficients)])
+    defaults = np.array(FREE_WEIGHTS)
+    constants = {
+        "biases": coefficients[:, 0],
+        "shared_slopes": coefficients[:, 1:FIRST_CANDIDATE].T,
+        "own_slopes": coefficients[:, FIRST_CANDIDATE:].T,
+        "signal_least": np.array(-MOST_SIGNAL),
+        "signal_most": np.array(MOST_SIGNAL),
+        "change_least": np.array(-MOST_CHANGE),
+        "change_most": np.array(MOST_CHANGE),
+        "term_weights": np.append(1.0, defaults),
+        "weights_less": np.append(0.0, -defaults),
+    }
+    for name, signals in (("shared", OF_CONTEXT), ("own", OF_CANDIDATE)):
+        constants[f"{name}_lowest"] = _array(signals.least)
+        constants[f"{name}_floors"] = _array(signals.floors)
+        constants[f"{name}_scales"] = _array(signals.scales)
+        constants[f"{name}_shifts"] = _array(signals.shifts)
+    return constants
 
 
 def _normalised(

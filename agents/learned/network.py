@@ -2,8 +2,9 @@
 
 Every replica passes through the same MLP, together with the request and the pool; a masked mean over
 the pool tells each what the others look like; a few heads turn that into one residual per replica.
-The score of a replica is its marginal cost, as a logit, plus that residual. The residual starts near
-zero, so an untrained policy *is* the marginal-cost policy, and learning starts from there.
+The score of a replica is its marginal cost, weighed by the context (`weighing.py`), as a logit, plus
+that residual. Both changes start near zero, so an untrained policy *is* the marginal-cost policy, and
+learning starts from there.
 
 Inputs are observations in natural units. Compression and normalisation are part of the graph, with
 their constants in buffers, so the served form needs nothing else.
@@ -19,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from steersman.agents.learned.config import NetworkSettings
+from steersman.agents.learned.weighing import SHAPE, weighed_cost
 from steersman.predictors.features import (
     HISTORY_FEATURES,
     POOL_FEATURES,
     REPLICA_FEATURES,
-    REPLICA_INDEX,
     REQUEST_FEATURES,
     REQUEST_INDEX,
 )
@@ -31,7 +32,6 @@ from steersman.predictors.features import (
 MASKED = -1e9
 """Score of a replica that may not be chosen: its probability underflows to exactly 0."""
 
-_MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 IGNORED = (
     "hour_sin",
     "hour_cos",
@@ -105,9 +105,13 @@ class Compress(nn.Module):
 class RoutingNetwork(nn.Module):
     """Observation → one logit per head and replica, and a value for training.
 
+    `coefficients`, weighing.SHAPE, weigh the terms of the marginal cost; 0 leaves it as it is.
+
     Shapes: replicas (b, n, len(REPLICA_FEATURES)), request (b, len(REQUEST_FEATURES)), pool
     (b, len(POOL_FEATURES)), mask (b, n) bool. Any b and n at least 1; n may differ between calls.
     """
+
+    coefficients: Tensor
 
     def __init__(self, settings: NetworkSettings) -> None:
         super().__init__()
@@ -123,6 +127,8 @@ class RoutingNetwork(nn.Module):
         self.hidden = nn.Linear(width, width)
         self.head_from_replica = nn.Linear(width, heads * width)
         self.head_from_pool = nn.Linear(width, heads * width, bias=False)
+        # Not a parameter: gradient steps on noisy labels leave it alone.
+        self.register_buffer("coefficients", torch.zeros(SHAPE))
         self.head_out = nn.Parameter(torch.randn(heads, width) * settings.initial_residual)
         self.value_hidden = nn.Linear(2 * width, width)
         self.value_out = nn.Linear(width, 1)
@@ -130,7 +136,7 @@ class RoutingNetwork(nn.Module):
 
     def embed(self, replicas: Tensor, request: Tensor, pool: Tensor, mask: Tensor) -> Embedding:
         """The shared trunk."""
-        cost = replicas[..., _MARGINAL_COST]
+        cost = weighed_cost(replicas, torch.cat([request, pool], dim=-1), self.coefficients)
         cheapest = torch.where(mask, cost, torch.inf).amin(dim=1, keepdim=True)
         # All masked: the minimum is infinite, and infinity minus anything must not become NaN.
         cheapest = torch.where(torch.isinf(cheapest), torch.zeros_like(cheapest), cheapest)

@@ -67,10 +67,19 @@ class Practice:
         gaps = np.exp((np.asarray(ratios) - np.max(ratios)) / GAP)
         self._chances = 0.5 / len(gaps) + 0.5 * gaps / gaps.sum()
 
-    def draw(self, rng: np.random.Generator, *, share: float = 1.0) -> Cluster:
-        """A new cluster with that share of `episode_requests` arrivals, nothing dispatched."""
+    def draw(
+        self, rng: np.random.Generator, *, share: float = 1.0, ground: int | None = None
+    ) -> Cluster:
+        """A new cluster, nothing dispatched.
+
+        Args:
+            share: of `episode_requests`, that arrive.
+            ground: which one; None: drawn.
+        """
         s = self.settings
-        field = self._fields[int(rng.choice(len(self._fields), p=self._chances))]
+        if ground is None:
+            ground = int(rng.choice(len(self._fields), p=self._chances))
+        field = self._fields[ground]
         own = rng.random() < s.scenario_share
         replicas = field.scenario.replicas if own else field.mix(rng)
         rate_rps = rng.uniform(*s.load) * field.saturation.of(replicas)

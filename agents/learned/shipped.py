@@ -10,10 +10,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from steersman.predictors.bundle import Bundle, load_bundle
+from steersman.predictors.bundle import POLICY_FILE, Bundle, load_bundle
 
 DIRECTORY = Path(__file__).with_suffix("")
 MODEL_CARD = "MODEL_CARD.md"
+
+
+def shipped_graph() -> bytes:
+    """The policy's ONNX graph.
+
+    Raises:
+        ArtifactError: as `load_shipped`.
+    """
+    return load_shipped().contents[POLICY_FILE]
 
 
 def load_shipped() -> Bundle:

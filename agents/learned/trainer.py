@@ -1,10 +1,11 @@
 """Training of the routing policy within a budget of time: practise, check, keep the best.
 
-Two learners take turns on one network. Counterfactual rounds (`counterfactual.py`) learn most per
-second and come first; PPO (`ppo.py`) goes on from there, against the real returns of its own choices.
-After every round the policy is compared with marginal cost on arrivals that training never sees, and
-the best of all checkpoints is kept: the untrained one, which is marginal cost, among them. So a
-training that did not help yields a policy that is no worse, and says so.
+Three learners take turns on one network. Evolution (`evolution.py`) finds how the terms of the marginal
+cost should be weighed; counterfactual rounds (`counterfactual.py`) learn what no weights can say; PPO
+(`ppo.py`) goes on from there, against the real returns of its own choices. On the way the policy is
+compared with marginal cost on arrivals that training never sees, and the best of all checkpoints is
+kept: the untrained one, which is marginal cost, among them. So a training that did not help yields a
+policy that is no worse, and says so.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 
 from steersman.agents.fit.fitted import Progress, silent
 from steersman.agents.learned.check import Check, Checker
 from steersman.agents.learned.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from steersman.agents.learned.config import PolicySettings
+from steersman.agents.learned.config import EvolutionSettings, PolicySettings
 from steersman.agents.learned.counterfactual import States, collect, improve
+from steersman.agents.learned.evolution import Evolution
+from steersman.agents.learned.graph import coefficients_of
 from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.ppo import PPOLearner
 from steersman.agents.learned.practice import Practice
+from steersman.agents.learned.shipped import shipped_graph
 from steersman.agents.learned.vec_env import RoutingVecEnv
+from steersman.agents.learned.weighing import SHAPE
 from steersman.agents.ranges import Ranges
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.schema import Observation
@@ -73,6 +79,7 @@ class _Progressed:
     decisions: int = 0
     asked: int = 0
     curves: Curves = field(default_factory=dict)
+    told: list[list[float]] = field(default_factory=list)
     known: list[States] = field(default_factory=list)
 
     def note(self, name: str, step: int, value: float) -> None:
@@ -120,6 +127,9 @@ class PolicyTrainer:
         self._began_s = clock()
         self._names = [ground.scenario.name for ground in grounds]
         self._practice = Practice(grounds, length, settings.practice)
+        self._evolution = Evolution(
+            grounds, length, settings.evolution, _start(settings.evolution), seed=seed, jobs=jobs
+        )
         self._checker = Checker(grounds, length, settings.check, jobs=jobs)
         torch.manual_seed(seed)
         network = RoutingNetwork(settings.network)
@@ -131,8 +141,9 @@ class PolicyTrainer:
         """Spend the budget; the best checkpoint."""
         torch.set_num_threads(1)
         budget_s = self._settings.budget_s
-        split_s = budget_s * (1.0 - self._settings.ppo_share)
-        self._ask(split_s)
+        before_ppo = 1.0 - self._settings.ppo_share
+        self._evolve(budget_s * min(self._settings.evolution_share, before_ppo))
+        self._ask(budget_s * before_ppo)
         if self._settings.ppo_share > 0 and self._spent_s() < budget_s:
             self._ppo(budget_s)
         states = States.join(self._at.known)
@@ -152,6 +163,26 @@ class PolicyTrainer:
             seconds=self._spent_s(),
         )
 
+    def _evolve(self, until_s: float) -> None:
+        """Generations of the search, after those that were resumed."""
+        at, most = self._at, self._settings.evolution.generations
+        self._evolution.repeat(at.told)
+        last_s = 0.0
+        while len(at.told) != most and self._spent_s() + 1.5 * last_s < until_s:
+            before_s = self._spent_s()
+            generation = self._evolution.step()
+            at.told.append(self._evolution.told[-1])
+            step = len(at.told)
+            at.note("evolution_ratio", step, generation.centre)
+            at.note("evolution_ratio.population", step, generation.population)
+            self._say(f"generation {step}: {generation.centre:.3f} of marginal cost")
+            self._save()
+            last_s = self._spent_s() - before_s
+        if at.rounds + at.updates == 0 and self._evolution.result.any():
+            at.network.coefficients.copy_(torch.as_tensor(self._evolution.result))
+            self._check()
+            self._save()
+
     def _ask(self, until_s: float) -> None:
         """Counterfactual rounds; at least one, from which compression and ranges are known."""
         at, settings = self._at, self._settings.counterfactual
@@ -167,8 +198,8 @@ class PolicyTrainer:
             del at.known[: -settings.kept_rounds]
             if at.rounds == 0:
                 first = at.known[0]
-                at.network.fit_compression(first.replicas, first.request, first.pool, first.mask)
-                at.best = copy.deepcopy(at.network)
+                for network in (at.network, at.best):
+                    network.fit_compression(first.replicas, first.request, first.pool, first.mask)
             at.rounds += 1
             if until_s > 0.0:
                 self._improve(settings.epochs)
@@ -221,7 +252,7 @@ class PolicyTrainer:
         """Compare with marginal cost, the residual whole and halved; keep the best."""
         at = self._at
         step = at.rounds + at.updates
-        for share in SHARES:
+        for share in SHARES if step else SHARES[-1:]:
             network = at.network.shrunk(share)
             check = self._checker.check(network)
             if check.ratio < at.best_ratio:
@@ -255,6 +286,7 @@ class PolicyTrainer:
                 Checkpoint(
                     network=at.network,
                     best=at.best,
+                    told=at.told,
                     numbers={
                         "best_ratio": at.best_ratio,
                         "spent_s": self._spent_s(),
@@ -264,7 +296,7 @@ class PolicyTrainer:
                         "asked": at.asked,
                     },
                     curves=at.curves,
-                    states=States.join(at.known),
+                    states=States.join(at.known) if at.known else None,
                 ),
                 self._settings,
             )
@@ -274,6 +306,7 @@ class PolicyTrainer:
         self._at = _Progressed(
             network=saved.network,
             best=saved.best,
+            told=saved.told,
             best_ratio=numbers["best_ratio"],
             spent_s=numbers["spent_s"],
             rounds=int(numbers["rounds"]),
@@ -281,8 +314,15 @@ class PolicyTrainer:
             decisions=int(numbers["decisions"]),
             asked=int(numbers["asked"]),
             curves=saved.curves,
-            known=[saved.states],
+            known=[] if saved.states is None else [saved.states],
         )
+
+
+def _start(settings: EvolutionSettings) -> NDArray[np.float64]:
+    """Coefficients that the evolution begins at."""
+    if settings.start == "marginal-cost":
+        return np.zeros(SHAPE)
+    return coefficients_of(onnx.load_model_from_string(shipped_graph()))
 
 
 def _parity(states: States, seed: int) -> Observation:

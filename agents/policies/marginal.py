@@ -10,24 +10,15 @@ from pydantic import Field
 
 from steersman.agents.policies.scored import Constants, ScoredPolicy
 from steersman.predictors import analytic
-from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
+from steersman.predictors.features import COST_TERMS, REPLICA_INDEX
 from steersman.traces.schema import Observation
 from steersman.traces.settings import Settings
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
-_INFLIGHT = REPLICA_INDEX["inflight"]
-_OUTPUT_THERE = REPLICA_INDEX["output_tokens"]
-_TTFT = REPLICA_INDEX["ttft_s"]
-_TPOT = REPLICA_INDEX["tpot_s"]
-_INFLICTED = REPLICA_INDEX["inflicted_s"]
-_CONGESTION = REPLICA_INDEX["congestion_s"]
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
-_P50 = REQUEST_INDEX["output_p50"]
-_P90 = REQUEST_INDEX["output_p90"]
-_TTFT_SLO = REQUEST_INDEX["ttft_slo_s"]
-_TPOT_SLO = REQUEST_INDEX["tpot_slo_s"]
+_TERMS = [REPLICA_INDEX[name] for name in COST_TERMS]
 
 
 class MarginalCostOptions(Settings):
@@ -56,40 +47,13 @@ class MarginalCostOptions(Settings):
 DEFAULTS = MarginalCostOptions()
 
 
-def marginal_terms(replicas: Float32, request: Float32) -> Float64:
-    """The terms of the marginal cost at weight 1, in the order of `MarginalCostOptions`, (..., n, 6).
-
-    They are those of `predictors/analytic.py`, from the features alone; the last, which the features do
-    not hold, is what the others leave of `marginal_cost`.
+def weighted_terms(replicas: Float32) -> Float64:
+    """What each term adds to the `marginal_cost` feature, in units of J, (..., n, len(COST_TERMS)).
 
     Args:
         replicas: (..., n, len(REPLICA_FEATURES)).
-        request: (..., len(REQUEST_FEATURES)).
     """
-    there, asked = replicas.astype(np.float64), request.astype(np.float64)[..., None]
-    p50, p90 = np.maximum(asked[..., _P50, :], 1.0), asked[..., _P90, :]
-    ttft_slo, tpot_slo = asked[..., _TTFT_SLO, :], asked[..., _TPOT_SLO, :]
-    mean = analytic.mean_output(p50, p90)
-    inflight = there[..., _INFLIGHT]
-    typical = np.where(
-        inflight > 0, there[..., _OUTPUT_THERE] / np.maximum(inflight, 1.0) * (mean / p50), mean
-    )
-    typical = np.maximum(typical, 1.0)
-    ttft, tpot = there[..., _TTFT] / ttft_slo, there[..., _TPOT] / tpot_slo
-    tpot_met = analytic.chance_met(tpot, analytic.TPOT_SPREAD)
-    met = analytic.chance_met(ttft, analytic.TTFT_SPREAD) * tpot_met
-    inflicted = there[..., _INFLICTED] / (typical * tpot_slo)
-    tipping = analytic.MISS_COST * tpot_met * (1.0 - tpot_met) / (analytic.TPOT_SPREAD * tpot)
-    terms = [ttft + tpot, 1.0 - met, inflicted, tipping * inflicted, there[..., _CONGESTION] / ttft_slo]
-    known = sum(weight * term for weight, term in zip(_weights(DEFAULTS), terms, strict=False))
-    terms.append(np.maximum(there[..., _MARGINAL_COST] - known, 0.0) / analytic.REUSE_WEIGHT)
-    return np.stack(terms, axis=-1)
-
-
-def weighted_terms(replicas: Float32, request: Float32) -> Float64:
-    """What each term adds to the `marginal_cost` feature, in units of J, (..., n, 6); arguments and
-    order as of `marginal_terms`."""
-    terms: Float64 = marginal_terms(replicas, request) * np.array(_weights(DEFAULTS))
+    terms: Float64 = replicas[..., _TERMS].astype(np.float64) * np.array(analytic.TERM_WEIGHTS)
     return terms
 
 
@@ -114,14 +78,16 @@ class MarginalCost(ScoredPolicy):
         known: Float32 = observation.replicas[..., _MARGINAL_COST]
         if np.all(is_default):
             return known
-        terms = marginal_terms(observation.replicas, observation.request)
-        total = sum(weight * terms[..., i] for i, weight in enumerate(weights))
+        terms = [observation.replicas[..., i].astype(np.float64) for i in _TERMS]
+        total = analytic.weighted(terms, weights)
         weighted: Float32 = np.where(is_default, known, np.asarray(total, dtype=np.float32))
         return weighted
 
 
 def _weights(options: MarginalCostOptions) -> tuple[float, ...]:
+    """In the order of `COST_TERMS`."""
     return (
+        options.own_weight,
         options.own_weight,
         options.miss_cost,
         options.inflicted_weight,

@@ -200,7 +200,8 @@ def test_estimates_are_finite_and_the_same_one_by_one_or_in_batches(
     rows = [row(decoding=d % 80, prefilling=d // 80) for d in decoding]
     cached = cached_share * (prompt - 1.0)
     together = estimate(*rows, prompt=prompt, cached=cached, output=output, mean=output * spread)
-    for field in together:
+    *estimates, terms, cost = together
+    for field in (*estimates, *terms, cost):
         assert np.isfinite(field).all()
         assert (field >= 0).all()
     for i, one in enumerate(rows):

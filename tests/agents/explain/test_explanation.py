@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steersman.agents.explain import TERMS, Explanation, explain, explain_record
+from steersman.agents.explain import Explanation, explain, explain_record
 from steersman.agents.explain.reasons import GUARD
 from steersman.agents.guard import FallbackReason
 from steersman.predictors import ledger as L
-from steersman.predictors.features import REPLICA_FEATURES, REQUEST_FEATURES
+from steersman.predictors.features import COST_TERMS, REPLICA_FEATURES, REQUEST_FEATURES
 from steersman.serving.headers import NO_HINTS
 from steersman.serving.parts import Parts, build_parts
 from steersman.serving.router import Route
@@ -98,7 +98,7 @@ def test_the_log_tells_what_the_router_saw(seed: int, replicas: int, policy: str
     assert [each.replica for each in told.candidates if each.chosen] == [told.replica]
     assert tuple(told.request) == REQUEST_FEATURES
     assert tuple(told.candidates[0].features) == REPLICA_FEATURES
-    assert tuple(told.candidates[0].cost) == TERMS
+    assert tuple(told.candidates[0].cost) == COST_TERMS
     assert all(sentence.endswith(".") for sentence in again.reasons)
 
 

@@ -30,14 +30,20 @@ def random_batch(seed: int, size: int, replicas: int) -> Observation:
     return batch_of([sample_observation(rng, replicas) for _ in range(size)])
 
 
-def make_network(seed: int = 0, **settings: float) -> RoutingNetwork:
-    """A network whose residual is far from zero, its compression fitted to random observations."""
+def make_network(seed: int = 0, *, is_plain: bool = False, **settings: float) -> RoutingNetwork:
+    """A network whose residual is far from zero, its compression fitted to random observations.
+
+    Args:
+        is_plain: leave the weights of the marginal cost as they are.
+    """
     torch.manual_seed(seed)
     network = RoutingNetwork(NetworkSettings.model_validate({"initial_residual": 0.5, **settings}))
     seen = random_batch(seed, 64, 8)
     network.compress_replicas.fit(torch.from_numpy(seen.replicas[seen.mask]))
     context = np.concatenate([seen.request, seen.pool], axis=-1)
     network.compress_context.fit(torch.from_numpy(context))
+    if not is_plain:
+        network.coefficients.normal_(0.0, 0.4)
     return network.eval()
 
 

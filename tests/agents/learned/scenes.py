@@ -42,6 +42,13 @@ def small_settings(**changes: object) -> PolicySettings:
         {
             "practice": SMALL.model_dump(),
             "network": {"width": 8},
+            "evolution": {
+                "start": "marginal-cost",
+                "population": 4,
+                "clusters": 1,
+                "practice": SMALL.model_dump(),
+            },
+            "evolution_share": 0.0,
             "counterfactual": {
                 "clusters": 3,
                 "states": 8,

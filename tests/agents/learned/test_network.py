@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.agents.learned.export import head_logits
+from steersman.agents.learned.graph import coefficients_of, policy_graph
 from steersman.agents.learned.network import MASKED, Compress
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
+from steersman.traces.errors import ArtifactError
 from steersman.traces.schema import Observation
 from tests.agents.learned.conftest import make_network, random_batch
 
 NETWORK = make_network()
-UNTRAINED = make_network(seed=1, initial_residual=0.0)
+UNTRAINED = make_network(seed=1, is_plain=True, initial_residual=0.0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,3 +109,11 @@ def test_what_training_could_not_teach_does_not_move_the_choice() -> None:
     before = head_logits(network, batch)
     batch.request[:, unseen] = (300.0, 1.0, 9.0)
     np.testing.assert_allclose(head_logits(network, batch), before, rtol=1e-5, atol=1e-5)
+
+
+def test_the_graph_tells_how_it_weighs_the_terms() -> None:
+    np.testing.assert_allclose(coefficients_of(policy_graph(NETWORK)), NETWORK.coefficients, rtol=1e-6)
+    other = policy_graph(NETWORK)
+    del other.graph.initializer[:]
+    with pytest.raises(ArtifactError, match="train it again"):
+        coefficients_of(other)

@@ -89,6 +89,25 @@ def test_what_was_trained_can_be_served() -> None:
     np.testing.assert_allclose(served.head_scores(seen), before, rtol=1e-4, atol=1e-4)
 
 
+def test_evolution_comes_first_and_what_it_finds_is_kept_where_it_helps() -> None:
+    evolution = {**small_settings().evolution.model_dump(), "generations": 3}
+    trained = run(
+        ppo_share=0.0, clock=Ticks(0.01), budget_s=2.0, evolution=evolution, evolution_share=0.5
+    )
+    assert [step for step, _ in trained.curves["evolution_ratio"]] == [1, 2, 3]
+    assert trained.curves["check_ratio"][0][0] == 0
+    assert bool(trained.network.coefficients.any()) == (trained.check_ratio < 1.0)
+
+
+def test_an_evolution_is_resumed_without_playing_it_again(tmp_path: Path) -> None:
+    file = tmp_path / "policy.checkpoint"
+    evolution = {**small_settings().evolution.model_dump(), "generations": 2}
+    changes = {"ppo_share": 0.0, "evolution": evolution, "checkpoint": file}
+    run(clock=Ticks(0.05), budget_s=1.0, evolution_share=1.0, **changes)
+    resumed = run(clock=Ticks(0.05), budget_s=4.0, evolution_share=1.0, resume=True, **changes)
+    assert [step for step, _ in resumed.curves["evolution_ratio"]] == [1, 2]
+
+
 def test_resumes_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "policy.checkpoint"
     first = run(ppo_share=0.5, clock=Ticks(0.02), checkpoint=file)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from steersman.agents.learned.config import EvolutionSettings
+from steersman.agents.learned.evolution import Evolution
+from steersman.agents.learned.weighing import SHAPE
+from steersman.predictors.length import FallbackLength
+from tests.agents.learned.scenes import SMALL, ground
+
+SETTINGS = EvolutionSettings(
+    population=6, clusters=3, practice=SMALL.model_copy(update={"load": (0.8, 1.0)}), averaged=0.5
+)
+
+
+def evolution(*, jobs: int = 1, seed: int = 0, **changes: object) -> Evolution:
+    settings = SETTINGS.model_copy(update=changes)
+    return Evolution([ground()], FallbackLength(), settings, np.zeros(SHAPE), seed=seed, jobs=jobs)
+
+
+def test_the_same_seed_finds_the_same_with_any_number_of_processes() -> None:
+    one, other = evolution(), evolution(jobs=2)
+    assert [one.step() for _ in range(2)] == [other.step() for _ in range(2)]
+    np.testing.assert_array_equal(one.result, other.result)
+    assert evolution(seed=1).step() != evolution().step()
+
+
+def test_it_begins_at_marginal_cost() -> None:
+    search = evolution()
+    np.testing.assert_array_equal(search.result, 0.0)
+    assert search.step().centre == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_search_that_is_repeated_goes_on_where_the_first_one_was() -> None:
+    first = evolution()
+    for _ in range(2):
+        first.step()
+    second = evolution()
+    second.repeat(first.told)
+    np.testing.assert_array_equal(second.result, first.result)
+    assert second.step() == first.step()
+
+
+def test_the_result_averages_the_last_generations() -> None:
+    searches = [evolution(averaged=share) for share in (1e-9, 1.0)]
+    for search in searches:
+        for _ in range(3):
+            search.step()
+    last, averaged = (search.result for search in searches)
+    assert searches[0].told == searches[1].told
+    assert not np.allclose(last, averaged)
+    assert np.abs(averaged).max() < np.abs(last).max() * 3
+
+
+def test_one_episode_cannot_outvote_the_others() -> None:
+    bound = 1e-6
+    search = evolution(most_difference=bound)
+    search.step()
+    assert np.abs(search.told[0]).max() <= bound
