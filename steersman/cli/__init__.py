@@ -30,6 +30,7 @@ from steersman.cli import (
 from steersman.traces.errors import SteersmanError
 
 EXTRAS = {
+    "ray": ("ray",),
     "sim": ("numba", "gymnasium", "scipy"),
     "tokenizer": ("tokenizers",),
     "train": (
