@@ -13,6 +13,7 @@ the alias `challenger`, the promoted one `champion`. Only promotion touches the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from steersman.agents.evidence import Evidence
 from steersman.agents.mlflow_models import MAIN_FIRST, save_models
 from steersman.predictors.bundle import Bundle, load_bundle, write_bundle
 from steersman.traces.errors import ArtifactError
@@ -39,6 +41,8 @@ EXPERIMENT = "steersman-training"
 EVALUATIONS = "steersman-evaluation"
 CHALLENGER = "challenger"
 CHAMPION = "champion"
+_EVIDENCE = "evidence."
+"""Begins the tags of a model version that hold its evidence."""
 _BUNDLE = "bundle"
 _MODELS = "models"
 
@@ -180,6 +184,21 @@ class Registry:
                 if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
                     return None
                 raise
+
+    def record_evidence(self, version: str, evidence: Evidence) -> None:
+        """Keep what was found out about a model version with it."""
+        text = evidence.to_json()
+        # Sorts by time; the digest keeps apart what was found in the same millisecond.
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        key = f"{_EVIDENCE}{int(1000.0 * evidence.made_unix_s):015d}.{digest}"
+        with self._explained():
+            self._open().set_model_version_tag(MODEL_NAME, version, key, text)
+
+    def evidence(self, version: str) -> tuple[Evidence, ...]:
+        """What was found out about a model version, the oldest first."""
+        with self._explained():
+            tags = self._open().get_model_version(MODEL_NAME, version).tags
+        return tuple(Evidence.from_json(tags[key]) for key in sorted(tags) if key.startswith(_EVIDENCE))
 
     def _open(self) -> MlflowClient:
         if self._client is None:

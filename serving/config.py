@@ -155,21 +155,28 @@ class PolicySettings(Settings):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="The policy's own constants; 'learned' knows 'exploration' (a share from 0 to 0.1) "
-        "and 'shipped'.",
+        description="The policy's own constants; 'learned' knows 'shipped'.",
+    )
+    exploration: float | None = Field(
+        default=None,
+        ge=0,
+        le=0.1,
+        description="Share of decisions drawn evenly from replicas not far slower than the best, so "
+        "that the log can judge other policies; none: 0.01 of 'learned', else 0.",
     )
     seed: int = Field(default=0, ge=0, description="Of the policies' random draws.")
+
+    @property
+    def explored(self) -> float:
+        """`exploration`, its default resolved."""
+        if self.exploration is not None:
+            return self.exploration
+        return 0.01 if self.name == "learned" else 0.0
 
 
 class LearnedOptions(Settings):
     """`policy.options` of `learned`."""
 
-    exploration: float = Field(
-        default=0.01,
-        ge=0,
-        le=0.1,
-        description="Share of decisions drawn evenly, so that the log can judge other policies.",
-    )
     shipped: bool = Field(
         default=True,
         description="Whether the policy that ships with Steersman decides while the bundle has none.",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from steersman.agents.exploration import Explorer
 from steersman.agents.guard import Guard, GuardSettings
 from steersman.agents.learned.served import KIND as POLICY_KIND
 from steersman.agents.learned.served import POLICY_FEATURES, LearnedPolicy
@@ -64,7 +65,6 @@ class ServedModels:
         self._metrics = metrics
         self._clock = clock
         self._rng = np.random.default_rng(settings.seed)
-        self._exploration = 0.0
         self._shipped: Loaded | None = None
         self._configure(settings)
         self._policies: dict[str, Policy] = {}
@@ -102,8 +102,9 @@ class ServedModels:
         policy = self._policies.get(model)
         if policy is None:
             policy = self._policies[model] = self._make()
-            if isinstance(policy, Guard):
-                self._metrics.latched.labels(model).set_function(lambda: float(policy.latched))
+            guard = _inner(policy)
+            if isinstance(guard, Guard):
+                self._metrics.latched.labels(model).set_function(lambda: float(guard.latched))
         return policy
 
     def widths(self, model: str) -> Widths:
@@ -125,7 +126,7 @@ class ServedModels:
         self.latency = loaded.latency or AnalyticLatency()
         if self.latency.version != before:
             self._widths.clear()  # of other predictions; what is still on its way teaches those
-        for policy in self._policies.values():
+        for policy in map(_inner, self._policies.values()):
             if isinstance(policy, Guard):
                 policy.replace(self._learned())
             elif isinstance(policy, PredictedLatency):
@@ -135,17 +136,29 @@ class ServedModels:
         self._metrics.bundle_info.labels(loaded.version).set(1)
 
     def _make(self) -> Policy:
-        if self._settings.name != LEARNED:
-            name, options = self._settings.name, self._settings.options
-            return make_policy(name, seed=self._rng, options=options, latency=self.latency)
-        return Guard.make(self._learned(), self._guard_settings, seed=self._rng, clock=self._clock)
+        settings, guard = self._settings, self._guard_settings
+        policy: Policy
+        if settings.name == LEARNED:
+            policy = Guard.make(self._learned(), guard, seed=self._rng, clock=self._clock)
+        else:
+            options = settings.options
+            policy = make_policy(settings.name, seed=self._rng, options=options, latency=self.latency)
+        share = settings.explored
+        if share == 0.0:
+            return policy
+        return Explorer(
+            policy,
+            self._rng,
+            share,
+            slow_factor=guard.slow_factor,
+            slow_slack_s=guard.slow_slack_s,
+        )
 
     def _configure(self, settings: PolicySettings) -> None:
         """Take over what the settings say of the learned policy."""
         options = None
         if settings.name == LEARNED:
             options = parse_settings(settings.options, LearnedOptions, source="policy.options")
-        self._exploration = options.exploration if options else 0.0
         if not (options and options.shipped):
             self._shipped = None
         elif self._shipped is None:
@@ -155,8 +168,12 @@ class ServedModels:
         """The bundle's policy; of a bundle of predictors alone, the shipped one on top of them."""
         for loaded in (self._loaded, self._shipped):
             if loaded is not None and loaded.policy is not None:
-                return LearnedPolicy(loaded.policy, self._rng, exploration=self._exploration)
+                return LearnedPolicy(loaded.policy, self._rng)
         return None
+
+
+def _inner(policy: Policy) -> Policy:
+    return policy.policy if isinstance(policy, Explorer) else policy
 
 
 def load_models(directory: Path) -> Loaded:

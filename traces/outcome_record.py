@@ -117,6 +117,11 @@ class OutcomeRecord:
     called_tool: bool | None = None
     error: str = ""
     """Machine-readable reason of a failure or refusal."""
+    # Added since: only ever at the end, and with a default, so that older logs stay readable.
+    arm: str = ""
+    """Of a canary: the arm that served it, `champion` or `challenger`; empty without one."""
+    bundle_version: str = ""
+    """Of the trained models that served it; empty without any."""
 
     @staticmethod
     def of(

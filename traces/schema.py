@@ -276,6 +276,8 @@ class Decision:
     """Why the guard overruled the learned policy; empty if it did not."""
     scores: NDArray[np.float32] | None = None
     """(n,): higher is better; None where the policy does not score."""
+    explored: bool = False
+    """Chance made it, to learn from; the policy may have been of the same opinion."""
 
 
 @dataclass(frozen=True, slots=True)

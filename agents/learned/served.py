@@ -36,18 +36,15 @@ class LearnedPolicy:
 
     Args:
         model: the policy graph, of kind `policy` and for `POLICY_FEATURES`.
-        rng: draws ties and exploration.
-        exploration: share of decisions drawn evenly from the candidates, so that outcome logs can
-            judge other policies; the propensity of every decision accounts for it.
+        rng: draws ties.
 
     Raises:
         ArtifactError: the model's training ranges make no sense.
     """
 
-    def __init__(self, model: OnnxModel, rng: np.random.Generator, *, exploration: float = 0.0) -> None:
+    def __init__(self, model: OnnxModel, rng: np.random.Generator) -> None:
         self._model = model
         self._rng = rng
-        self._exploration = exploration
         lower = model.metadata.lower.astype(np.float32)
         upper = model.metadata.upper.astype(np.float32)
         self.ranges = Ranges(
@@ -58,9 +55,7 @@ class LearnedPolicy:
         )
 
     @classmethod
-    def from_bundle(
-        cls, bundle: Bundle, rng: np.random.Generator, *, exploration: float = 0.0
-    ) -> LearnedPolicy:
+    def from_bundle(cls, bundle: Bundle, rng: np.random.Generator) -> LearnedPolicy:
         """The policy of a bundle.
 
         Raises:
@@ -71,7 +66,7 @@ class LearnedPolicy:
             raise ArtifactError(
                 f"{bundle.directory}: has no {POLICY_FILE}; train one with 'steersman train policy'"
             )
-        return cls(model, rng, exploration=exploration)
+        return cls(model, rng)
 
     @property
     def name(self) -> str:
@@ -97,7 +92,7 @@ class LearnedPolicy:
         return heads
 
     def decide(self, observation: Observation) -> Decision:
-        """The best mean score, or now and then an even draw from the candidates."""
+        """The best mean score."""
         if not observation.mask.any():
             return Decision(NO_CANDIDATE, self.name, self.version)
         return self.choose(self.head_scores(observation), observation.mask)
@@ -105,14 +100,4 @@ class LearnedPolicy:
     def choose(self, heads: Float32, mask: NDArray[np.bool_]) -> Decision:
         """The decision that follows from `head_scores`; at least one candidate must be allowed."""
         scores: Float32 = heads.sum(axis=0) / len(heads)  # as `mean` does, in a third of the time
-        best = argmax_decision(scores, mask, self._rng, policy=self.name, version=self.version)
-        if self._exploration == 0.0:
-            return best
-        choice, count = best.choice, np.count_nonzero(mask)
-        if self._rng.random() < self._exploration:
-            choice = int(np.flatnonzero(mask)[self._rng.integers(count)])
-        # An explored candidate may be one of the tied best: both ways to it count.
-        tied = choice == best.choice or scores[choice] == scores[best.choice]
-        greedy = (1.0 - self._exploration) * best.propensity if tied else 0.0
-        propensity = greedy + self._exploration / count
-        return Decision(choice, self.name, self.version, propensity=propensity, scores=scores)
+        return argmax_decision(scores, mask, self._rng, policy=self.name, version=self.version)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+from steersman.agents.evidence import Evidence
 from steersman.agents.registry import CHALLENGER, CHAMPION, MODEL_NAME, Registry, RunRecord
 from steersman.predictors.bundle import Bundle, load_bundle, write_bundle
 from steersman.traces.errors import ArtifactError
@@ -115,6 +116,23 @@ def test_a_damaged_bundle_is_not_promoted(registry: Registry, tmp_path: Path) ->
     with pytest.raises(ArtifactError, match="SHA-256"):
         registry.promote()
     assert load_bundle(registry.champion_directory).version == before
+
+
+def test_evidence_is_kept_with_the_version_in_the_order_of_time(
+    registry: Registry, bundle: Bundle
+) -> None:
+    version = registry.log_training_run(bundle, RECORD, run_name="judged").version
+    assert registry.evidence(version) == ()
+    later = Evidence("shadow", "b1", "b0", "better", ("x" * 2000,), {"share": 0.5}, 2e9)
+    first = Evidence("evaluation", "b1", "b0", "no_worse", ("J ratio 0.99",), {}, 1e9)
+    twin = Evidence("evaluation", "b1", "b0", "worse", ("on other traffic",), {}, 1e9)
+    for made in (later, first, twin):
+        registry.record_evidence(version, made)
+    kept = registry.evidence(version)
+    assert kept[-1] == later
+    assert {made.verdict for made in kept[:2]} == {"no_worse", "worse"}
+    with pytest.raises(ArtifactError, match="99"):
+        registry.record_evidence("99", first)
 
 
 def test_an_unknown_version_is_refused_in_one_line(registry: Registry) -> None:

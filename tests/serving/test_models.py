@@ -29,7 +29,7 @@ async def test_a_bundle_serves_and_is_replaced_while_running(tmp_path: Path) -> 
     policy_bundle(bundle, "v1")
     sections = {
         "guard": {"deadline_ms": 1000},
-        "policy": {"name": "learned", "options": {"exploration": 0.0}},
+        "policy": {"name": "learned", "exploration": 0.0},
         "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
     }
     async with rig(GOOD, GOOD, **sections) as (router, _):
@@ -109,7 +109,7 @@ async def test_the_shipped_policy_serves_from_the_first_request_until_there_is_a
     version = load_shipped().version
     sections = {
         "guard": {"deadline_ms": 1000},
-        "policy": {"name": "learned", "options": {"exploration": 0.0}},
+        "policy": {"name": "learned", "exploration": 0.0},
         "bundle": {"directory": str(bundle), "watch_interval_s": 0.02},
     }
     async with rig(GOOD, GOOD, **sections) as (router, _):
@@ -144,7 +144,8 @@ async def test_a_damaged_installation_costs_the_shipped_policy_alone(
     ("policy", "message"),
     [
         ({"name": "p3c"}, "did you mean 'p2c'?"),
-        ({"name": "learned", "options": {"explore": 1}}, "did you mean 'exploration'?"),
+        ({"name": "learned", "explore": 0.1}, "did you mean 'exploration'?"),
+        ({"name": "learned", "options": {"ship": True}}, "did you mean 'shipped'?"),
         ({"name": "p2c", "options": {"utilization_weight": 1}}, "utilisation_weight"),
     ],
 )

@@ -50,6 +50,8 @@ def records(draw: st.DrawFn) -> OutcomeRecord:
         request_features=draw(hnp.arrays(np.float32, 4, elements=st.floats(width=32))),
         output_p50=draw(any_float),
         error=draw(st.sampled_from(["", "timeout"])),
+        arm=draw(st.sampled_from(["", "champion", "challenger"])),
+        bundle_version=draw(st.text("abc0123", max_size=4)),
     )
 
 

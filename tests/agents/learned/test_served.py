@@ -19,13 +19,12 @@ def make_bundle(directory: Path, files: dict[str, bytes]) -> Bundle:
     return write_bundle(directory, files, version="b1", code_version="0", created=created)
 
 
-def make_policy(seed: int, exploration: float = 0.0) -> LearnedPolicy:
-    return LearnedPolicy(MODEL, np.random.default_rng(seed), exploration=exploration)
+def make_policy(seed: int) -> LearnedPolicy:
+    return LearnedPolicy(MODEL, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("exploration", [0.0, 0.3])
-def test_keeps_the_policy_contract(exploration: float) -> None:
-    check_policy(lambda seed: make_policy(seed, exploration))
+def test_keeps_the_policy_contract() -> None:
+    check_policy(make_policy)
 
 
 def test_chooses_the_best_mean_over_the_heads() -> None:
@@ -38,18 +37,6 @@ def test_chooses_the_best_mean_over_the_heads() -> None:
         assert decision.choice == int(heads.mean(axis=0).argmax())
         assert decision.propensity == 1.0
         assert decision.version == "test-1"
-
-
-def test_exploration_reaches_every_candidate_with_its_propensity() -> None:
-    policy = make_policy(2, exploration=0.5)
-    observation = sample_observation(np.random.default_rng(3), 4, allowed=3)
-    decisions = [policy.decide(observation) for _ in range(2000)]
-    propensity = {decision.choice: decision.propensity for decision in decisions}
-    assert set(propensity) == set(np.flatnonzero(observation.mask))
-    assert sum(propensity.values()) == pytest.approx(1.0)
-    for choice, probability in propensity.items():
-        share = np.mean([decision.choice == choice for decision in decisions])
-        assert share == pytest.approx(probability, abs=0.05)
 
 
 def test_comes_out_of_a_bundle(tmp_path: Path) -> None:

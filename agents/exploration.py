@@ -1,0 +1,94 @@
+"""Now and then chance decides, so that the outcome log can judge policies that were never served.
+
+Off-policy estimates divide by the probability with which the logged choice was made, so that has to be
+true whatever the way to it: the learned policy or a fallback, an idle pool or a queue, chance or not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steersman.agents.policy import NO_CANDIDATE, Policy
+from steersman.predictors.features import REPLICA_INDEX
+from steersman.traces.schema import Decision, Observation
+
+_TTFT = REPLICA_INDEX["ttft_s"]
+
+
+class Explorer:
+    """A policy of which a share of the decisions is drawn evenly from the sound candidates.
+
+    Sound is who may be chosen and has its first token predicted no later than `slow_factor` times that
+    of the best plus `slow_slack_s`: the guard's bound (`GuardSettings`). A draw from all candidates
+    would send one request in a hundred anywhere, and that is what the 99th percentile is made of.
+
+    It stands outside the guard, which would overrule some of what chance chose: then nobody could say
+    how probable the rest was. And it leaves decisions alone that were made by chance already (of `p2c`,
+    or a tie): they explore by themselves. With c candidates sound and a share e explored, the policy's
+    choice has the propensity 1 - e + e / c, or 1 - e where it is not sound itself, and any other e / c.
+
+    Args:
+        policy: decides.
+        rng: draws.
+        share: of the decisions, 0 to 1.
+        slow_factor: see above.
+        slow_slack_s: see above, in seconds.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rng: np.random.Generator,
+        share: float,
+        *,
+        slow_factor: float,
+        slow_slack_s: float,
+    ) -> None:
+        self.policy = policy
+        self.share = share
+        self._rng = rng
+        self._slow_factor = slow_factor
+        self._slow_slack_s = slow_slack_s
+
+    @property
+    def name(self) -> str:
+        """The policy's."""
+        return self.policy.name
+
+    @property
+    def version(self) -> str:
+        """The policy's."""
+        return self.policy.version
+
+    def decide(self, observation: Observation) -> Decision:
+        """The policy's decision, or chance's under the policy's name."""
+        decision = self.policy.decide(observation)
+        if decision.choice == NO_CANDIDATE or decision.propensity < 1.0:
+            return decision
+        sound = self._sound(observation)
+        count = np.count_nonzero(sound)
+        if count == 0 or (count == 1 and sound[decision.choice]):
+            return decision
+        explored = bool(self._rng.random() < self.share)
+        choice = decision.choice
+        if explored:
+            choice = int(np.flatnonzero(sound)[self._rng.integers(count)])
+        by_policy = 1.0 - self.share if choice == decision.choice else 0.0
+        by_chance = self.share / count if sound[choice] else 0.0
+        return Decision(
+            choice,
+            decision.policy,
+            decision.version,
+            by_policy + by_chance,
+            decision.fallback_reason,
+            decision.scores,
+            explored,
+        )
+
+    def _sound(self, observation: Observation) -> NDArray[np.bool_]:
+        """(n,): among whom chance chooses."""
+        mask, ttft_s = observation.mask, observation.replicas[:, _TTFT]
+        best_s = np.fmin.reduce(ttft_s, where=mask, initial=np.inf)
+        sound: NDArray[np.bool_] = ttft_s <= self._slow_factor * best_s + self._slow_slack_s
+        return mask & sound
