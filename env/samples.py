@@ -7,12 +7,13 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steersman.traces.errors import TraceError
 from steersman.traces.outcome_log import read_outcomes
+from steersman.traces.outcome_record import OutcomeRecord
 from steersman.traces.readers.outcomes import is_outcome_log
 from steersman.traces.schema import Request, Status
 
@@ -44,19 +45,30 @@ def read_samples(path: Path) -> list[Sample]:
         raise TraceError(
             f"is neither an outcome log nor a CSV file with {', '.join(COLUMNS)}", path=str(path)
         )
-    samples = sorted(
-        _csv_samples(path) if is_csv else _log_samples(path), key=lambda s: s.request.arrival_s
-    )
+    samples = _from_first(_csv_samples(path) if is_csv else _log_samples(read_outcomes(path)))
     if not samples:
         raise TraceError("holds no request that a replica served", path=str(path))
+    return samples
+
+
+def samples_of(records: Iterable[OutcomeRecord]) -> list[Sample]:
+    """Served requests of logged outcomes, by arrival."""
+    return _from_first(_log_samples(records))
+
+
+def _from_first(found: Iterable[Sample]) -> list[Sample]:
+    """In order of arrival, the first at time zero."""
+    samples = sorted(found, key=lambda s: s.request.arrival_s)
+    if not samples:
+        return []
     first_s = samples[0].request.arrival_s
     return [
         replace(s, request=replace(s.request, arrival_s=s.request.arrival_s - first_s)) for s in samples
     ]
 
 
-def _log_samples(path: Path) -> Iterator[Sample]:
-    for record in read_outcomes(path):
+def _log_samples(records: Iterable[OutcomeRecord]) -> Iterator[Sample]:
+    for record in records:
         replica = record.served_by or record.replica_id
         if not replica or not record.output_tokens or record.input_tokens < 1:
             continue

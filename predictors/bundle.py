@@ -85,6 +85,18 @@ class Bundle:
         return OnnxModel.parse(data, kind=kind, features=features, source=str(self.directory / name))
 
 
+Signature = tuple[int, int, int]
+
+
+def bundle_signature(directory: str | Path) -> Signature | None:
+    """Changes when the bundle there is replaced; None where there is none."""
+    try:
+        status = (Path(directory) / MANIFEST).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def load_bundle(directory: str | Path) -> Bundle:
     """Read a bundle and verify every checksum. Safe while another process replaces it.
 

@@ -18,6 +18,7 @@ from steersman.serving.access.settings import AccessSettings
 from steersman.serving.admin.settings import AdminSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
 from steersman.serving.discovery.settings import DiscoverySettings
+from steersman.serving.shadow.settings import ShadowSettings
 from steersman.serving.shared.settings import SharedSettings
 from steersman.serving.tls import ListenerTlsSettings
 from steersman.serving.trust_settings import BreakerSettings, OutlierSettings, SlowStartSettings
@@ -301,6 +302,9 @@ class RouterSettings(Settings):
     outcome_log: OutcomeLogSettings = Field(
         default=OutcomeLogSettings(), description="The log of decisions and outcomes."
     )
+    shadow: ShadowSettings = Field(
+        default=ShadowSettings(), description="Challengers that score live traffic without serving it."
+    )
 
     refit: RefitSettings = Field(
         default=RefitSettings(), description="Refitting the predictors while they serve."
@@ -334,6 +338,12 @@ class RouterSettings(Settings):
             missing = [key for key, given in needed.items() if not given]
             if missing:
                 raise ValueError(f"refit.enabled needs {' and '.join(missing)}; set it too")
+        return self
+
+    @model_validator(mode="after")
+    def _check_shadow(self) -> Self:
+        if self.shadow.enabled and not self.outcome_log.directory:
+            raise ValueError("shadow.enabled needs outcome_log.directory; set it too")
         return self
 
     @model_validator(mode="after")

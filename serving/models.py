@@ -24,7 +24,13 @@ from steersman.agents.learned.shipped import load_shipped
 from steersman.agents.policies import make_policy
 from steersman.agents.policies.latency import PredictedLatency
 from steersman.agents.policy import Policy
-from steersman.predictors.bundle import MANIFEST, POLICY_FILE, Bundle, load_bundle
+from steersman.predictors.bundle import (
+    POLICY_FILE,
+    Bundle,
+    Signature,
+    bundle_signature,
+    load_bundle,
+)
 from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.predictors.onnx_model import OnnxModel
@@ -219,7 +225,7 @@ class BundleWatch:
         self._models = models
         self._settings = settings
         self._metrics = metrics
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: Signature | None = None
         self._first = True
 
     def apply(self, settings: BundleSettings) -> bool:
@@ -234,7 +240,7 @@ class BundleWatch:
         """Load the bundle if it is another one than at the last look."""
         if not self._settings.directory:
             return IDLE_S
-        signature = self._signature()
+        signature = bundle_signature(self._directory)
         if signature != self._seen or self._first:
             self._seen, self._first = signature, False
             await self._load()
@@ -251,10 +257,3 @@ class BundleWatch:
             self._metrics.bundle_loads.labels("loaded").inc()
             self._models.serve(loaded)
             logger.info("bundle %s serves, from %s", loaded.version, self._directory)
-
-    def _signature(self) -> tuple[int, int, int] | None:
-        try:
-            status = (self._directory / MANIFEST).stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size

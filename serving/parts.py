@@ -39,6 +39,8 @@ from steersman.serving.recorder import Recorder
 from steersman.serving.refit import RefitLoop
 from steersman.serving.replica_parts import ReplicaParts, profile_of
 from steersman.serving.router import Router
+from steersman.serving.shadow.open import open_shadow
+from steersman.serving.shadow.shadow import Shadow
 from steersman.serving.shared.server import SharedServer
 from steersman.serving.silence import SilenceWatch
 from steersman.serving.tls import ListenerTls
@@ -75,6 +77,8 @@ class Parts:
     errors: OnlineErrors
     refit: RefitLoop | None
     log: OutcomeLogWriter | None
+    shadow: Shadow | None
+    """Challengers that look on."""
     gate: Gate
     """Knows the API keys."""
     limiter: Limiter
@@ -111,6 +115,8 @@ class Parts:
                 replica.standing.warming_since_s = -math.inf
             self.router.warm_up()
             self._tell_start()
+            if self.shadow is not None:
+                self.shadow.start()
             tasks = [
                 asyncio.create_task(run_loop(loop, self.clock, pause_s), name=loop.name)
                 for loop, pause_s in zip(loops, pauses, strict=True)
@@ -127,6 +133,8 @@ class Parts:
                     await self.shared.close()
                 if self.refit is not None:
                     self.refit.close()
+                if self.shadow is not None:
+                    await asyncio.to_thread(self.shadow.close)
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close)
 
@@ -224,6 +232,9 @@ def build_parts(
     refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
     if refit is not None:
         watches.append(refit)
+    shadow, shadow_watch = open_shadow(settings, metrics, clock)
+    if shadow_watch is not None:
+        watches.append(shadow_watch)
     return Parts(
         settings=settings,
         clock=clock,
@@ -235,12 +246,13 @@ def build_parts(
         router=router,
         waiting_room=waiting_room,
         proxy=Proxy(settings, fleet, waiting_room, upstream, monitor, metrics, clock),
-        recorder=Recorder(past, counter, wording, metrics, errors, log, clock),
+        recorder=Recorder(past, counter, wording, metrics, errors, log, clock, shadow),
         upstream=upstream,
         monitor=monitor,
         errors=errors,
         refit=refit,
         log=log,
+        shadow=shadow,
         gate=gate,
         limiter=Limiter(limits, metrics),
         affinity=affinity,

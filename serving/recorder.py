@@ -14,6 +14,7 @@ from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.online import OnlineErrors
+from steersman.serving.shadow.shadow import Shadow
 from steersman.serving.surface import Work
 from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord
 from steersman.traces.schema import Decision, Outcome, Status
@@ -35,6 +36,7 @@ class Recorder:
         errors: OnlineErrors,
         log: OutcomeLogWriter | None,
         clock: Clock,
+        shadow: Shadow | None = None,
     ) -> None:
         self._past = past
         self._counter = counter
@@ -43,6 +45,7 @@ class Recorder:
         self._errors = errors
         self._log = log
         self._clock = clock
+        self._shadow = shadow
 
     def record(self, exchange: Exchange) -> None:
         """The request is over."""
@@ -57,6 +60,8 @@ class Recorder:
             now_unix_s = time.time() - (self._clock() - outcome.arrival_s)
             self._metrics.log_records.inc()
             self._log.append(record_of(exchange, outcome, now_unix_s))
+            if self._shadow is not None and exchange.route is not None:
+                self._shadow.offer(exchange.route)
 
     def _learn(self, exchange: Exchange, outcome: Outcome) -> None:
         if outcome.status is not Status.OK or exchange.intake.api.work is not Work.GENERATE:

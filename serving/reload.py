@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from steersman.serving.access.settings import AccessSettings
 from steersman.serving.config import OutcomeLogSettings, RefitSettings, RouterSettings
 from steersman.serving.parts import Parts, build_parts
+from steersman.serving.shadow.settings import ShadowSettings
 from steersman.serving.shared.settings import SharedSettings
 from steersman.serving.tls import ListenerTlsSettings
 from steersman.traces.errors import ConfigError
@@ -142,5 +143,5 @@ def rehearse(settings: RouterSettings) -> None:
     Raises:
         ConfigError: as at a start.
     """
-    beside = {"outcome_log": OutcomeLogSettings(), "refit": RefitSettings()}
+    beside = {"outcome_log": OutcomeLogSettings(), "refit": RefitSettings(), "shadow": ShadowSettings()}
     build_parts(settings.model_copy(update=beside))

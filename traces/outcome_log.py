@@ -1,8 +1,9 @@
 """The outcome log: every decision and how it went, on disk, whatever happens to the process.
 
-A directory of segments, each a file of frames (`traces/framing.py`). A writer appends to a segment of
-its own, so several processes share a directory; after a crash the next writer starts a new segment,
-and readers pass over the torn tail. Nothing here ever raises into the request path.
+A directory of segments (`outcome_segments.py`), each a file of frames (`framing.py`) until it is
+compacted (`outcome_compaction.py`). A writer appends to a segment of its own, so several processes share
+a directory; after a crash the next writer starts a new segment, and readers (`outcome_reading.py`) pass
+over the torn tail. Nothing here ever raises into the request path.
 """
 
 from __future__ import annotations
@@ -15,24 +16,35 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol
 
-from steersman.traces.errors import ConfigError, TraceError
-from steersman.traces.framing import Damage, frame, read_frames
+from steersman.traces.errors import ConfigError
+from steersman.traces.framing import frame
+from steersman.traces.outcome_reading import read_newest, read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
+from steersman.traces.outcome_segments import FRAMED, OUTCOMES, make_room, segments
 
 __all__ = ["OutcomeLogWriter", "OutcomeRecord", "read_newest", "read_outcomes", "segments"]
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-SEGMENT_PATTERN = "outcomes-*.log"
 CHUNK_BYTES = 256 * 1024
 """Written at once."""
+
+
+class Framable(Protocol):
+    """What a log can hold."""
+
+    @property
+    def request_id(self) -> str:
+        """For messages."""
+        ...
+
+    def to_json(self) -> bytes:
+        """One JSON object without line breaks; raises TypeError or ValueError if it cannot be."""
+        ...
 
 
 class OutcomeLogWriter:
@@ -46,7 +58,10 @@ class OutcomeLogWriter:
     Args:
         directory: made if missing.
         segment_bytes: a segment grows no larger.
-        total_bytes: all segments together; the oldest are deleted, but never one in use.
+        total_bytes: all segments together, compacted ones too; the oldest are deleted, but never one in
+            use.
+        segment_s: a segment is closed at this age, so that little traffic is compacted too.
+        stem: segments are called `<stem>-*.log`.
 
     Raises:
         ConfigError: the directory cannot be used, or the bounds contradict each other.
@@ -61,6 +76,8 @@ class OutcomeLogWriter:
         queue_records: int = 4096,
         flush_interval_s: float = 0.2,
         sync_interval_s: float = 5.0,
+        segment_s: float = 3600.0,
+        stem: str = OUTCOMES,
     ) -> None:
         if total_bytes < 2 * segment_bytes:
             raise ConfigError(
@@ -79,7 +96,9 @@ class OutcomeLogWriter:
         self._queue_records = queue_records
         self._flush_interval_s = flush_interval_s
         self._sync_interval_s = sync_interval_s
-        self._queue: deque[OutcomeRecord] = deque()
+        self._segment_s = segment_s
+        self._stem = stem
+        self._queue: deque[Framable] = deque()
         self._chunk = b""
         self._chunk_records = 0
         self._segment: _Segment | None = None
@@ -91,7 +110,7 @@ class OutcomeLogWriter:
         self._thread = threading.Thread(target=self._run, name="outcome-log", daemon=True)
         self._thread.start()
 
-    def append(self, record: OutcomeRecord) -> bool:
+    def append(self, record: Framable) -> bool:
         """Queue a record: a microsecond, no I/O. False if it was dropped."""
         waiting = len(self._queue)
         if waiting >= self._queue_records or self._closed:
@@ -152,8 +171,12 @@ class OutcomeLogWriter:
     def _step(self) -> None:
         with self._lock:
             self._drain()
-            if time.monotonic() - self._synced_at_s >= self._sync_interval_s:
+            now_s = time.monotonic()
+            is_old = self._segment is not None and now_s - self._segment.opened_s >= self._segment_s
+            if is_old or now_s - self._synced_at_s >= self._sync_interval_s:
                 self._sync()
+            if is_old:
+                self._end_segment()
 
     def _drain(self) -> bool:
         """Write until the queue is empty or the disk refuses."""
@@ -187,7 +210,7 @@ class OutcomeLogWriter:
         self._chunk, self._chunk_records = b"".join(frames), len(frames)
         return bool(frames)
 
-    def _framed(self, record: OutcomeRecord) -> bytes | None:
+    def _framed(self, record: Framable) -> bytes | None:
         try:
             framed = frame(record.to_json())
         except (TypeError, ValueError) as error:
@@ -207,18 +230,18 @@ class OutcomeLogWriter:
             self._end_segment()
         if self._segment is None:
             self._make_room()
-            self._segment = _Segment(self.directory)
+            self._segment = _Segment(self.directory, self._stem)
         self._segment.write(self._chunk)
 
     def _make_room(self) -> None:
         """Delete the oldest segments until a new one fits."""
-        found = [(path, path.stat().st_size) for path in segments(self.directory)]
-        total = sum(size for _, size in found)
-        for path, size in found:
-            if total + self._segment_bytes <= self._total_bytes:
-                return
-            if _delete_unused(path):
-                total -= size
+        make_room(
+            self.directory,
+            self._segment_bytes,
+            total_bytes=self._total_bytes,
+            segment_bytes=self._segment_bytes,
+            stem=self._stem,
+        )
 
     def _sync(self) -> bool:
         self._synced_at_s = time.monotonic()
@@ -255,13 +278,14 @@ class OutcomeLogWriter:
 class _Segment:
     """An open file of frames, locked while in use; a failed write leaves whole frames only."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stem: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / f"outcomes-{time.time_ns():020d}-{os.getpid()}.log"
+        self._path = directory / f"{stem}-{time.time_ns():020d}-{os.getpid()}{FRAMED}"
         self._fd = os.open(
             self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640
         )
         self.size = 0
+        self.opened_s = time.monotonic()
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, data: bytes) -> None:
@@ -287,93 +311,3 @@ class _Segment:
                 self._path.unlink()
         with contextlib.suppress(OSError):
             os.close(self._fd)
-
-
-def segments(directory: Path) -> list[Path]:
-    """The segments of a log directory, oldest first."""
-    return sorted(directory.glob(SEGMENT_PATTERN))
-
-
-def read_outcomes(
-    path: str | Path, *, on_damage: Callable[[Damage], None] | None = None
-) -> Iterator[OutcomeRecord]:
-    """Every whole record of a segment or of a log directory, in the order of writing.
-
-    Args:
-        on_damage: told of every place that was skipped, torn tails included; the default logs a
-            warning for all but torn tails.
-
-    Raises:
-        TraceError: there is no such file, or a directory without segments.
-    """
-    path = Path(path)
-    files = segments(path) if path.is_dir() else [path]
-    if not files:
-        raise TraceError("has no outcome log segments (outcomes-*.log)", path=str(path))
-    report = on_damage or _warn
-    for file in files:
-        try:
-            for offset, item in read_frames(file):
-                if isinstance(item, Damage):
-                    report(item)
-                    continue
-                try:
-                    yield OutcomeRecord.from_json(item)
-                except ValueError as error:
-                    report(Damage(file, offset, len(item), f"is not an outcome record ({error})"))
-        except OSError as error:
-            raise TraceError(f"cannot be read ({error.strerror})", path=str(file)) from None
-
-
-def read_newest(directory: str | Path, most: int, keep: Callable[[OutcomeRecord], T | None]) -> list[T]:
-    """What `keep` makes of about the newest records of a log directory, None left out.
-
-    Segments are read whole, from the newest back, until there are `most`; of the last one the newest are
-    taken. Only what was kept is in memory. A segment that was deleted meanwhile, or cannot be read, is
-    passed over.
-
-    Raises:
-        TraceError: a directory without segments.
-    """
-    found = segments(Path(directory))
-    if not found:
-        raise TraceError("has no outcome log segments (outcomes-*.log)", path=str(directory))
-    newest: list[T] = []
-    for path in reversed(found):
-        if len(newest) >= most:
-            break
-        kept: deque[T] = deque(maxlen=most - len(newest))
-        with contextlib.suppress(TraceError):
-            for record in read_outcomes(path):
-                item = keep(record)
-                if item is not None:
-                    kept.append(item)
-        newest = [*kept, *newest]
-    return newest
-
-
-def _warn(damage: Damage) -> None:
-    if not damage.torn:
-        log.warning(
-            "%s: skipped %d bytes at byte %d: the record %s",
-            damage.path,
-            damage.size,
-            damage.offset,
-            damage.reason,
-        )
-
-
-def _delete_unused(path: Path) -> bool:
-    """Delete a segment unless a writer holds it."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True  # another writer was faster
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return True

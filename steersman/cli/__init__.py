@@ -22,6 +22,7 @@ from steersman.cli import (
     keys,
     replay,
     serve,
+    shadow,
     simulate,
     trace,
     train,
@@ -66,6 +67,7 @@ app.command()(emulate.emulate)
 app.add_typer(keys.app, name="keys")
 app.command()(replay.replay)
 app.command()(explain.explain)
+app.add_typer(shadow.app, name="shadow")
 app.add_typer(trace.app, name="trace")
 app.command()(version.version)
 

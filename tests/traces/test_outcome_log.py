@@ -234,7 +234,7 @@ def test_closing_on_a_full_disk_drops(tmp_path: Path) -> None:
 def test_directory_deleted_under_a_writer(tmp_path: Path) -> None:
     import shutil
 
-    with OutcomeLogWriter(tmp_path / "log", segment_bytes=1_000, total_bytes=2_000) as writer:
+    with OutcomeLogWriter(tmp_path / "log", segment_bytes=2_000, total_bytes=4_000) as writer:
         for i in range(20):
             writer.append(_record(i))
             writer.flush()

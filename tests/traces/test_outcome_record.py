@@ -104,3 +104,13 @@ def test_bad_data_is_a_value_error(data: bytes) -> None:
 def test_there_is_no_place_for_text() -> None:
     names = {field.name for field in dataclasses.fields(OutcomeRecord)}
     assert not names & {"prompt", "messages", "text", "content", "completion"}
+
+
+def test_what_is_not_known_takes_no_space() -> None:
+    written = OutcomeRecord("r", 0.0, 1).to_json()
+    assert written == b'{"request_id":"r","input_tokens":1,"arrival_unix_s":0.0}'
+
+
+def test_records_written_out_in_full_are_read() -> None:
+    data = b'{"request_id":"r","arrival_unix_s":1,"input_tokens":2,"ttft_s":"nan","state":[]}'
+    assert_same(OutcomeRecord.from_json(data), OutcomeRecord("r", 1.0, 2))

@@ -71,7 +71,10 @@ def find_trace(path_or_name: str | Path) -> TraceFile:
     """
     path = BUNDLED.get(str(path_or_name), Path(path_or_name))
     if path.is_dir() and not is_outcome_log(path):
-        raise TraceError("is a directory without outcome log segments (outcomes-*.log)", path=str(path))
+        raise TraceError(
+            "is a directory without outcome log segments (outcomes-*.log or outcomes-*.parquet)",
+            path=str(path),
+        )
     if not path.exists():
         raise TraceError(f"{path_or_name}: no such file{_did_you_mean(str(path_or_name))}")
     if not path.is_dir() and not path.is_file():

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from steersman.traces.framing import looks_framed
-from steersman.traces.outcome_log import read_outcomes, segments
+from steersman.traces.outcome_reading import is_outcome_log, read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
 from steersman.traces.readers.order import Placed, Recent, reordered
-from steersman.traces.readers.source import read_head
-from steersman.traces.schema import Status
+from steersman.traces.schema import Request, Status
+
+__all__ = ["is_outcome_log", "read_outcome_log"]
 
 LONGEST_S = 3600.0
 """Records are written when requests end: after one that ran longer, sort the log to read it."""
+_NEEDED = {field.name for field in fields(Request)} | {"status", "e2e_s"}
 
 
 class _Ended(NamedTuple):
@@ -24,13 +25,16 @@ class _Ended(NamedTuple):
     at_s: float
 
 
-def is_outcome_log(path: Path) -> bool:
-    """A directory with segments, or one segment."""
-    return bool(segments(path)) if path.is_dir() else looks_framed(read_head(path, 64))
-
-
 def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
     """Requests in order of arrival, the first at time zero; the place is the record's number.
+
+    See `as_requests`.
+    """
+    return as_requests(read_outcomes(path, only=_NEEDED), model)
+
+
+def as_requests(records: Iterable[OutcomeRecord], model: str) -> Iterator[Placed]:
+    """Logged requests in order of arrival, the first at time zero; the place is the record's number.
 
     Refused requests are left out: no backend ever served them. A turn's parent is the one logged,
     or else the session's previous request, if it had ended by then; the think time counts from its end.
@@ -38,7 +42,7 @@ def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
     start_s: float | None = None
     last_of: Recent[str, _Ended] = Recent()
     by_id: Recent[str, _Ended] = Recent()
-    for place, record in _by_arrival(path):
+    for place, record in _by_arrival(records):
         if start_s is None:
             start_s = record.arrival_unix_s
         request = record.request(record.arrival_unix_s - start_s)
@@ -60,9 +64,9 @@ def read_outcome_log(path: Path, model: str) -> Iterator[Placed]:
         yield place, request
 
 
-def _by_arrival(path: Path) -> Iterator[tuple[int, OutcomeRecord]]:
+def _by_arrival(records: Iterable[OutcomeRecord]) -> Iterator[tuple[int, OutcomeRecord]]:
     def watermarked() -> Iterator[tuple[float, float, tuple[int, OutcomeRecord]]]:
-        for place, record in enumerate(read_outcomes(path), 1):
+        for place, record in enumerate(records, 1):
             if record.status is not Status.REJECTED:
                 watermark_s = record.arrival_unix_s + _duration_s(record) - LONGEST_S
                 yield watermark_s, record.arrival_unix_s, (place, record)

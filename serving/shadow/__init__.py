@@ -1,0 +1,1 @@
+"""Shadow mode: challengers score live traffic beside the way (SPEC I4)."""
