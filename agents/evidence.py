@@ -51,7 +51,7 @@ class Evidence:
             raise _wrong("verdict", self.verdict, f"use one of {', '.join(VERDICTS)}")
         if not self.challenger:
             raise _wrong("challenger", self.challenger, "name the bundle's version")
-        if not self.reasons or not all(isinstance(r, str) and r.strip() for r in self.reasons):
+        if not self.reasons or not all(reason.strip() for reason in self.reasons):
             raise _wrong("reasons", list(self.reasons), "give at least one, none empty")
         if not math.isfinite(self.made_unix_s) or self.made_unix_s < 0.0:
             raise _wrong("made_unix_s", self.made_unix_s, "give seconds since 1970")
@@ -114,7 +114,7 @@ def _text(values: Mapping[str, Any], key: str) -> str:
 
 
 def _reasons(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not all(isinstance(reason, str) for reason in value):
         raise _wrong("reasons", value, "it is a list of texts")
     return tuple(value)
 

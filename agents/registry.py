@@ -5,72 +5,67 @@
     mlruns/
     ├── mlflow.db          runs, metrics and the model registry (sqlite)
     ├── artifacts/         every run's bundle, models, curves and texts
-    └── served/champion/   the promoted bundle, as the router reads it
+    └── served/            bundles as routers read them (`served_directories.py`)
 
 Every training run becomes a version of the registered model `steersman-routing`; the newest carries
-the alias `challenger`, the promoted one `champion`. Only promotion touches the served directory.
+the alias `challenger`, the promoted one `champion`. With a tracking URI the runs and the model registry
+are an MLflow server's, and only `served/` is here.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
+import re
 import sqlite3
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steersman.agents.evidence import Evidence
 from steersman.agents.mlflow_models import MAIN_FIRST, save_models
-from steersman.predictors.bundle import Bundle, load_bundle, write_bundle
+from steersman.agents.registry_errors import explain, explain_server
+from steersman.agents.registry_records import (
+    CHANGE,
+    EVIDENCE,
+    Change,
+    ModelRecord,
+    Registered,
+    RunRecord,
+    evidence_in,
+    record_of,
+    tag_key,
+)
+from steersman.agents.served_directories import CHALLENGER, CHAMPION, ServedDirectories
+from steersman.predictors.bundle import Bundle, load_bundle
 from steersman.traces.errors import ArtifactError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+__all__ = [
+    "CHALLENGER",
+    "CHAMPION",
+    "MODEL_NAME",
+    "Change",
+    "ModelRecord",
+    "Registered",
+    "Registry",
+    "RunRecord",
+]
 
 MODEL_NAME = "steersman-routing"
 EXPERIMENT = "steersman-training"
 EVALUATIONS = "steersman-evaluation"
-CHALLENGER = "challenger"
-CHAMPION = "champion"
-_EVIDENCE = "evidence."
-"""Begins the tags of a model version that hold its evidence."""
 _BUNDLE = "bundle"
 _MODELS = "models"
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """Everything a training run leaves behind."""
-
-    parameters: Mapping[str, Any]
-    """Settings, flat; long values are cut by MLflow's limit, the full ones go to `settings.json`."""
-    metrics: Mapping[str, float]
-    """Final figures. Values that are not finite are left out."""
-    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-    """Metric name → (step, value) along the training."""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    """For example code version, trace and its fingerprint."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """Further artifacts: relative path → contents (LightGBM texts, plots, tables)."""
-
-
-@dataclass(frozen=True)
-class Registered:
-    """Where a run went."""
-
-    run_id: str
-    version: str
-    """Version of the registered model, `1`, `2`, ..."""
-    bundle_version: str
 
 
 class Registry:
@@ -79,24 +74,29 @@ class Registry:
     Args:
         root: the `mlruns` directory.
         patience_s: how long to wait for another process that holds the database.
+        tracking_uri: of an MLflow server (`http://host:5000`); empty for the store under `root`.
 
     Every method raises ArtifactError, in one line, when the store cannot be read or written.
     """
 
-    def __init__(self, root: str | Path = "mlruns", *, patience_s: float = 10.0) -> None:
+    def __init__(
+        self, root: str | Path = "mlruns", *, patience_s: float = 10.0, tracking_uri: str = ""
+    ) -> None:
         self.root = Path(root).absolute()
+        self.served = ServedDirectories(self.root / "served")
         self._patience_s = patience_s
+        self._tracking_uri = tracking_uri
         self._client: MlflowClient | None = None
 
     @property
     def uri(self) -> str:
         """MLflow's address of the store."""
-        return f"sqlite:///{self.root / 'mlflow.db'}"
+        return self._tracking_uri or f"sqlite:///{self.root / 'mlflow.db'}"
 
     @property
     def champion_directory(self) -> Path:
         """The promoted bundle, as the router reads it; may not exist yet."""
-        return self.root / "served" / CHAMPION
+        return self.served.directory(CHAMPION)
 
     def check(self) -> None:
         """Make the store's directory and see that it can be written, before hours of work are."""
@@ -143,34 +143,81 @@ class Registry:
             client.set_terminated(run_id)
             return run_id
 
-    def promote(self, version: str | None = None) -> Bundle:
+    def promote(
+        self, version: str | None = None, *, by: str = "", reason: str = "", now_unix_s: float = 0.0
+    ) -> Bundle:
         """Make a version the champion: verify its bundle, put it into the served directory whole.
+
+        Nothing is asked here; `promotion.py` asks for evidence first.
 
         Args:
             version: of the registered model; None for the challenger.
+            by, reason, now_unix_s: who, why and when, for the history.
         """
-        if not (self.root / "mlflow.db").is_file():
+        self.check_exists()
+        if version is None:
+            version = self.version_of(CHALLENGER)
+        if version is None:
             raise ArtifactError(
-                f"{self.root}: no MLflow store here; name (--mlruns) the one 'steersman train' wrote"
+                f"{self.place}: there is no challenger; record one with 'steersman train', or name a "
+                "version ('steersman models' lists them)"
             )
+        bundle = self.bundle(version)
+        served = self.served.install(CHAMPION, bundle, version)
+        self.set_champion(version, by=by, reason=reason, now_unix_s=now_unix_s)
+        return served
+
+    def set_champion(self, version: str, *, by: str, reason: str, now_unix_s: float) -> None:
+        """Move the alias and remember the change. Serves nothing by itself."""
+        previous = self.version_of(CHAMPION) or ""
+        change = Change(version, previous, now_unix_s, by, reason)
         with self._explained():
             client = self._open()
-            if version is None:
-                version = str(client.get_model_version_by_alias(MODEL_NAME, CHALLENGER).version)
+            client.set_registered_model_alias(MODEL_NAME, CHAMPION, version)
+            key = tag_key(CHANGE, now_unix_s, change.to_json())
+            client.set_registered_model_tag(MODEL_NAME, key, change.to_json())
+
+    def changes(self) -> tuple[Change, ...]:
+        """Every change of the champion, the oldest first."""
+        with self._explained():
+            client = self._open()
+            if not client.search_registered_models(f"name = '{MODEL_NAME}'"):
+                return ()
+            tags = client.get_registered_model(MODEL_NAME).tags
+        return tuple(Change.from_json(tags[key]) for key in sorted(tags) if key.startswith(CHANGE))
+
+    def bundle(self, version: str) -> Bundle:
+        """The bundle of a version, verified; its directory is gone by the time it is returned."""
+        with self._explained():
+            client = self._open()
             found = client.get_model_version(MODEL_NAME, version)
             with tempfile.TemporaryDirectory() as scratch:
-                bundle = load_bundle(client.download_artifacts(str(found.run_id), _BUNDLE, scratch))
-            manifest = bundle.manifest
-            served = write_bundle(
-                self.champion_directory,
-                bundle.contents,
-                version=manifest.version,
-                code_version=manifest.code_version,
-                created=manifest.created,
-                trained_on=manifest.trained_on,
-            )
-            client.set_registered_model_alias(MODEL_NAME, CHAMPION, version)
-            return served
+                return load_bundle(client.download_artifacts(str(found.run_id), _BUNDLE, scratch))
+
+    def bundle_version(self, version: str) -> str:
+        """The name of the bundle of a version."""
+        with self._explained():
+            found = self._open().get_model_version(MODEL_NAME, version)
+        return str(found.tags.get("bundle_version", ""))
+
+    def find(self, bundle_version: str) -> str | None:
+        """The newest version whose bundle has this name; None if there is none."""
+        with self._explained():
+            found = self._search()
+        named = [v for v in found if v.tags.get("bundle_version") == bundle_version]
+        return max((str(v.version) for v in named), key=int, default=None)
+
+    def models(self) -> tuple[ModelRecord, ...]:
+        """Every version with its lineage and evidence, the newest first."""
+        with self._explained():
+            client = self._open()
+            found = self._search()
+            aliases: dict[str, list[str]] = {}
+            if found:
+                for alias, version in client.get_registered_model(MODEL_NAME).aliases.items():
+                    aliases.setdefault(str(version), []).append(alias)
+            records = [record_of(client, one, aliases) for one in found]
+        return tuple(sorted(records, key=lambda record: -int(record.version)))
 
     def version_of(self, alias: str) -> str | None:
         """The model version an alias points at; None if there is none."""
@@ -188,9 +235,7 @@ class Registry:
     def record_evidence(self, version: str, evidence: Evidence) -> None:
         """Keep what was found out about a model version with it."""
         text = evidence.to_json()
-        # Sorts by time; the digest keeps apart what was found in the same millisecond.
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        key = f"{_EVIDENCE}{int(1000.0 * evidence.made_unix_s):015d}.{digest}"
+        key = tag_key(EVIDENCE, evidence.made_unix_s, text)
         with self._explained():
             self._open().set_model_version_tag(MODEL_NAME, version, key, text)
 
@@ -198,11 +243,39 @@ class Registry:
         """What was found out about a model version, the oldest first."""
         with self._explained():
             tags = self._open().get_model_version(MODEL_NAME, version).tags
-        return tuple(Evidence.from_json(tags[key]) for key in sorted(tags) if key.startswith(_EVIDENCE))
+        return evidence_in(tags)
+
+    @property
+    def place(self) -> str:
+        """Where the store is, for messages; a password in it is not shown."""
+        return re.sub(r"//[^/@]*@", "//…@", self._tracking_uri) or str(self.root)
+
+    def check_exists(self) -> None:
+        """See that there is a store, so that a mistyped path makes none.
+
+        Raises:
+            ArtifactError: there is none.
+        """
+        if not self._tracking_uri and not (self.root / "mlflow.db").is_file():
+            raise ArtifactError(
+                f"{self.root}: no MLflow store here; name (--mlruns) the one 'steersman train' wrote"
+            )
+
+    def _search(self) -> list[ModelVersion]:
+        """Every version of the registered model."""
+        client, token = self._open(), None
+        found: list[ModelVersion] = []
+        while True:
+            page = client.search_model_versions(f"name = '{MODEL_NAME}'", 200, page_token=token)
+            found += page
+            token = page.token
+            if not token:
+                return found
 
     def _open(self) -> MlflowClient:
         if self._client is None:
-            self.root.mkdir(parents=True, exist_ok=True)
+            if not self._tracking_uri:
+                self.root.mkdir(parents=True, exist_ok=True)
             from mlflow import MlflowClient
 
             self._client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
@@ -212,7 +285,7 @@ class Registry:
     def _probe(self) -> None:
         """Touch the database as a writer: MLflow's own patience is 20 s, its errors are pages long."""
         database = self.root / "mlflow.db"
-        if database.exists():
+        if not self._tracking_uri and database.exists():
             with closing(sqlite3.connect(database, timeout=self._patience_s)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.rollback()
@@ -221,7 +294,8 @@ class Registry:
         found = client.get_experiment_by_name(name)
         if found is not None:
             return str(found.experiment_id)
-        location = (self.root / "artifacts").as_uri()
+        # A server has its own place for artifacts.
+        location = None if self._tracking_uri else (self.root / "artifacts").as_uri()
         return str(client.create_experiment(name, artifact_location=location))
 
     def _log_files(self, client: MlflowClient, run_id: str, bundle: Bundle, record: RunRecord) -> None:
@@ -255,6 +329,9 @@ class Registry:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         # Its bars for copies of a few small files fall in the middle of ours.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        # A server that is down is told in seconds; by default MLflow tries for minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         from alembic.util.exc import CommandError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
@@ -263,22 +340,9 @@ class Registry:
             try:
                 yield
             except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
-                raise ArtifactError(self._explain(str(error))) from None
-
-    def _explain(self, text: str) -> str:
-        reason = " ".join(text.split())
-        database = self.root / "mlflow.db"
-        if "database is locked" in reason:
-            return f"{database}: is locked by another process; wait for it or stop it, then try again"
-        if "not a database" in reason or "malformed" in reason:
-            return f"{database}: is damaged; move it away, a new one is made on the next run"
-        if "unable to open database" in reason or "readonly database" in reason:
-            return f"{self.root}: cannot be written; give a writable directory for the MLflow store"
-        if "RESOURCE_DOES_NOT_EXIST" in reason or "not found" in reason:
-            return f"{self.root}: {reason[:200]}; record one with 'steersman train'"
-        if "Can't locate revision" in reason or "out-of-date" in reason:
-            return f"{database}: made by another MLflow version; run 'mlflow db upgrade {self.uri}'"
-        return f"{self.root}: the MLflow store refused: {reason[:200]}; check the directory"
+                if self._tracking_uri:
+                    raise ArtifactError(explain_server(str(error), self.place)) from None
+                raise ArtifactError(explain(str(error), self.root, self.uri)) from None
 
 
 def _log_numbers(client: MlflowClient, run_id: str, record: RunRecord) -> None:

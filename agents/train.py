@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from steersman import __version__
+from steersman.agents import promotion
 from steersman.agents.evaluate.contestants import LEARNED
 from steersman.agents.evaluate.statistics import Ratio
 from steersman.agents.evaluate.table import EvaluationTable
+from steersman.agents.evidence import Evidence, Verdict
+from steersman.agents.gates import GateSettings
 from steersman.agents.registry import Registered, Registry, RunRecord
 from steersman.agents.train_settings import TrainSettings, What, load_train_settings
 from steersman.agents.train_stages import (
@@ -53,6 +56,8 @@ __all__ = [
     "train",
 ]
 
+NO_WORSE = 0.05
+"""A J ratio whose interval ends below 1 and this is no worse."""
 CHECKPOINT = "policy.checkpoint"
 
 
@@ -100,7 +105,7 @@ def train(
         what: the predictors, the policy on top of given predictors, or both.
         registry: where the run is recorded.
         out: work directory: the checkpoint and the bundle as `out/bundle`.
-        promote: make the result the champion, whatever the verdict.
+        promote: make the result the champion, whatever the verdict; recorded as an override.
         resume: go on with the policy from the checkpoint in `out`.
         predictors: whose length and latency models to keep, where only the policy is trained.
         progress: told of every stage.
@@ -141,7 +146,9 @@ def train(
         _record(settings, what, made, bundle),
         run_name=f"{what} {scenario.name} {bundle.version}",
     )
-    champion = registry.promote(registered.version).directory if promote else None
+    if ratios:
+        registry.record_evidence(registered.version, evaluation_evidence(bundle, ratios, time.time()))
+    champion = _promote(registry, registered.version) if promote else None
     made.seconds[Stage.RECORD.value] = time.monotonic() - began_s
     tell(Stage.RECORD, 1.0, f"version {registered.version}")
     return TrainResult(
@@ -180,6 +187,44 @@ def _ratios(made: Made, settings: TrainSettings) -> dict[str, Ratio]:
             key = f"evaluation.j.{policy}.load_{run_cell.load:g}"
             made.metrics[key] = made.table.mean(policy, run_cell)
     return ratios
+
+
+def _promote(registry: Registry, version: str) -> Path:
+    return promotion.promote(
+        registry,
+        version,
+        gates=GateSettings(),
+        by="training",
+        now_unix_s=time.time(),
+        override="asked for with --promote when it was trained",
+    ).bundle.directory
+
+
+def evaluation_evidence(bundle: Bundle, ratios: Mapping[str, Ratio], now_unix_s: float) -> Evidence:
+    """What the closing comparison with the baselines says; it is against no champion.
+
+    Args:
+        bundle: with the learned policy.
+        ratios: J of it over each baseline's, with 95 % intervals; at least one.
+        now_unix_s: seconds since 1970.
+    """
+    verdict: Verdict = "insufficient"
+    if any(ratio.lo > 1.0 for ratio in ratios.values()):
+        verdict = "worse"
+    elif all(ratio.hi < 1.0 for ratio in ratios.values()):
+        verdict = "better"
+    elif all(ratio.hi <= 1.0 + NO_WORSE for ratio in ratios.values()):
+        verdict = "no_worse"
+    return Evidence(
+        kind="evaluation",
+        challenger=bundle.version,
+        champion="",
+        verdict=verdict,
+        reasons=tuple(_verdict(name, ratio) for name, ratio in ratios.items()),
+        figures={f"j_ratio.{name}": ratio.value for name, ratio in ratios.items()},
+        made_unix_s=now_unix_s,
+        by="training",
+    )
 
 
 def _verdict(baseline: str, ratio: Ratio) -> str:

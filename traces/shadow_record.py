@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from steersman.traces.errors import TraceError
 from steersman.traces.framing import Damage, read_frames
-from steersman.traces.outcome_log import segments
+from steersman.traces.outcome_segments import segments
 
 STEM = "shadow"
 """Segments are called `shadow-*.log`."""

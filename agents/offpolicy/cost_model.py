@@ -30,9 +30,8 @@ def cost_terms(replicas: NDArray[np.float32], request: NDArray[np.float32]) -> F
         replicas: (..., n, len(REPLICA_FEATURES)).
         request: (..., len(REQUEST_FEATURES)).
     """
-    ttft = replicas[..., _TTFT].astype(np.float64) / request[..., None, _TTFT_SLO]
-    tpot = replicas[..., _TPOT].astype(np.float64) / request[..., None, _TPOT_SLO]
-    ttft, tpot = _capped(ttft), _capped(tpot)
+    ttft = _capped(replicas[..., _TTFT] / request[..., None, _TTFT_SLO])
+    tpot = _capped(replicas[..., _TPOT] / request[..., None, _TPOT_SLO])
     columns = (np.ones_like(ttft), ttft, tpot, np.log1p(ttft), np.log1p(tpot), ttft > 1.0, tpot > 1.0)
     return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=-1)
 

@@ -134,7 +134,7 @@ def _judge_predictions(accuracies: Sequence[Accuracy], thresholds: Thresholds, f
             )
         elif each.target != "output":
             found.said.append(
-                f"p90 of {each.target} held for {each.challenger.within_p90:.1%} of "
+                f"its p90 of {each.target.upper()} held for {each.challenger.within_p90:.1%} of "
                 f"{each.outcomes} outcomes (the champion's for {each.champion.within_p90:.1%})"
             )
 

@@ -28,7 +28,6 @@ WORDS = {
     "worse": "worse",
     "insufficient": "not enough to tell",
 }
-MARKS = {"better": "win", "no_worse": "win", "worse": "lose", "insufficient": "even"}
 UNITS = {"ttft": "s", "tpot": "s", "output": "tokens"}
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "output": "output tokens"}
 _REPLAYED = {
@@ -85,18 +84,14 @@ def _highlights(study: Study) -> list[tuple[str, str]]:
 
 
 def _verdict(study: Study) -> Section:
-    kind = study.evidence.verdict
-    mark = MARKS[kind]
-    rows = [[WORDS[kind] if i == 0 else "", reason] for i, reason in enumerate(study.evidence.reasons)]
-    marks = [[mark if i == 0 else "", ""] for i in range(len(rows))]
     return Section(
-        "Verdict",
+        f"Verdict: {WORDS[study.evidence.verdict]}",
         paragraphs=[
+            *(f"• {reason[0].upper()}{reason[1:]}." for reason in study.evidence.reasons),
+            *(f"• {note[0].upper()}{note[1:]}." for note in study.notes),
             "The paired replay and the predictions carry the verdict. Off-policy estimates may object, "
             "but never promote: each looks at one request, and a choice changes what later ones meet.",
-            *study.notes,
         ],
-        tables=[Table(("verdict", "why"), rows, marks=marks)],
     )
 
 
@@ -279,11 +274,15 @@ def _estimates(study: Study) -> Section:
 def _world(study: Study) -> Section:
     world = study.world
     assert world is not None
-    kinds = []
-    for kind in world.kinds:
-        fit = kind.fit
-        how = kind.note if fit is None else f"fitted on {fit.fitted_requests} requests"
-        kinds.append([kind.profile.name, ", ".join(kind.replicas), how])
+    kinds = [
+        [
+            kind.profile.name,
+            ", ".join(kind.replicas),
+            "as configured" if kind.fit is None else f"fitted on {kind.fit.fitted_requests} requests",
+        ]
+        for kind in world.kinds
+    ]
+    kept = [f"{', '.join(kind.replicas)}: {kind.note}." for kind in world.kinds if kind.note]
     lines = [
         [line.figure.replace("_", " "), f"{line.measured_s:.4g}", f"{line.after:+.1%}"]
         for line in study.fidelity
@@ -293,7 +292,8 @@ def _world(study: Study) -> Section:
         paragraphs=[
             f"{len(world.trace)} requests that ended well on these replicas ({world.left_out} records "
             "are left out). Replicas of one profile whose speeds differ are kinds of their own. What "
-            "was logged, played again with every request where it was served, says how true it is."
+            "was logged, played again with every request where it was served, says how true it is.",
+            *kept,
         ],
         tables=[
             Table(("hardware profile", "replicas", "calibration"), kinds),

@@ -20,6 +20,7 @@ from steersman.cli import (
     evaluate,
     explain,
     keys,
+    promote,
     replay,
     serve,
     shadow,
@@ -61,6 +62,10 @@ app.command()(simulate.simulate)
 app.command()(calibrate.calibrate)
 app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="evaluate")
+app.command()(promote.promote)
+app.command()(promote.rollback)
+app.command()(promote.models)
+app.add_typer(promote.registry_app, name="registry")
 app.command()(serve.serve)
 app.command()(check.check)
 app.command()(emulate.emulate)

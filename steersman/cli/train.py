@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steersman.cli.crew import Ray
+from steersman.cli.promote import TRACKING_VARIABLE
+from steersman.cli.promote import promote as promote_version
 from steersman.cli.refit import refit
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 MLRUNS = Path("mlruns")
 
 app.command()(refit)
+app.command("promote")(promote_version)
 
 
 @app.command("all")
@@ -117,25 +121,6 @@ def policy(
     _run(settings, What.POLICY, models, mlruns, out, promote=promote, resume=resume, json=json, ray=ray)
 
 
-@app.command("promote")
-def promote_version(
-    version: Annotated[
-        str | None, typer.Argument(help="Version of the registered model; default: the challenger.")
-    ] = None,
-    mlruns: Store = MLRUNS,
-    json: Json = False,
-) -> None:
-    """Make a recorded version the champion that routers serve."""
-    from steersman.agents.registry import Registry
-    from steersman.cli.common import console, print_json
-
-    bundle = Registry(mlruns).promote(version)
-    if json:
-        print_json({"bundle": bundle.version, "champion": str(bundle.directory)})
-    else:
-        console.print(f"champion: bundle {bundle.version} in {bundle.directory}")
-
-
 def _settings(
     config: str, scenario: str | None, trace: str | None, budget_s: float | None, seed: int | None
 ) -> TrainSettings:
@@ -171,7 +156,7 @@ def _run(
     from steersman.cli.crew import crew
     from steersman.predictors.bundle import MANIFEST, load_bundle
 
-    registry = Registry(mlruns)
+    registry = Registry(mlruns, tracking_uri=os.environ.get(TRACKING_VARIABLE, ""))
     base = None
     if what is What.POLICY:
         champion = registry.champion_directory
@@ -242,6 +227,6 @@ def _print(result: TrainResult, mlruns: Path) -> None:
     console.print(f"bundle {result.bundle.version} in {result.bundle.directory}")
     console.print(f"recorded as version {version} of the registered model, in {mlruns}")
     if result.champion is None:
-        console.print(f"to serve it: steersman train promote {version}")
+        console.print(f"to serve it: steersman promote {version}")
     else:
         console.print(f"champion: {result.champion}")

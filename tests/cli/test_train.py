@@ -34,7 +34,7 @@ def test_trains_predictors_then_a_policy_and_promotes(tmp_path: Path) -> None:
     )
     assert trained.exit_code == 0, trained.output
     assert "marginal-cost: J ratio" in trained.stdout
-    assert "to serve it: steersman train promote 2" in trained.stdout
+    assert "to serve it: steersman promote 2" in trained.stdout
     assert (tmp_path / "mlruns" / "training" / "policy.checkpoint").is_file()
 
     promoted = RUNNER.invoke(app, ["promote", "--mlruns", store, "--json"])

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steersman.traces.framing import Damage, frame
-from steersman.traces.outcome_log import OutcomeLogWriter, segments
+from steersman.traces.outcome_log import OutcomeLogWriter
+from steersman.traces.outcome_segments import segments
 from steersman.traces.shadow_record import STEM, ShadowRecord, read_shadow
 
 floats = st.floats(0.0, 1e9) | st.just(math.nan)
