@@ -67,6 +67,8 @@ class ApiEndpoint:
         grant = await parts.limiter.admit(caller, request_id, expected_tokens(prepared))
         interrupt = Interrupt()
         exchange = Exchange(intake, prepared, interrupt, send, limit_headers=grant.headers)
+        if parts.canary is not None:
+            parts.canary.begin(exchange)
         watch = asyncio.create_task(_watch_client(receive, interrupt))
         try:
             await parts.proxy.serve(exchange)

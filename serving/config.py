@@ -7,7 +7,7 @@ API key is named by the environment variable that holds it.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,7 +17,9 @@ from steersman.agents.queueing.settings import QueueSettings
 from steersman.serving.access.settings import AccessSettings
 from steersman.serving.admin.settings import AdminSettings
 from steersman.serving.backend_settings import REPLICA_ID, BackendSettings
+from steersman.serving.canary.settings import CanarySettings
 from steersman.serving.discovery.settings import DiscoverySettings
+from steersman.serving.policy_settings import PolicySettings
 from steersman.serving.shadow.settings import ShadowSettings
 from steersman.serving.shared.settings import SharedSettings
 from steersman.serving.tls import ListenerTlsSettings
@@ -147,43 +149,6 @@ class LimitSettings(Settings):
     )
 
 
-class PolicySettings(Settings):
-    """Who decides."""
-
-    name: str = Field(
-        default="learned",
-        description="A policy's name; 'learned' for the bundle's, guarded, with the guard's fallbacks.",
-    )
-    options: dict[str, Any] = Field(
-        default_factory=dict,
-        description="The policy's own constants; 'learned' knows 'shipped'.",
-    )
-    exploration: float | None = Field(
-        default=None,
-        ge=0,
-        le=0.1,
-        description="Share of decisions drawn evenly from replicas not far slower than the best, so "
-        "that the log can judge other policies; none: 0.01 of 'learned', else 0.",
-    )
-    seed: int = Field(default=0, ge=0, description="Of the policies' random draws.")
-
-    @property
-    def explored(self) -> float:
-        """`exploration`, its default resolved."""
-        if self.exploration is not None:
-            return self.exploration
-        return 0.01 if self.name == "learned" else 0.0
-
-
-class LearnedOptions(Settings):
-    """`policy.options` of `learned`."""
-
-    shipped: bool = Field(
-        default=True,
-        description="Whether the policy that ships with Steersman decides while the bundle has none.",
-    )
-
-
 class BundleSettings(Settings):
     """The trained models."""
 
@@ -192,6 +157,17 @@ class BundleSettings(Settings):
     )
     watch_interval_s: float = Field(
         default=2.0, ge=0, description="Time between two looks for a new bundle, in seconds; 0: never."
+    )
+    latency_budget_ms: float = Field(
+        default=5.0,
+        ge=0,
+        description="A bundle whose policy takes longer for a decision among 16 replicas is refused; "
+        "0: none is.",
+    )
+    keep_directory: str = Field(
+        default="",
+        description="Where a copy of the last bundle that served is kept, for a start at which "
+        "'directory' has none that is sound; '': nowhere.",
     )
 
 
@@ -278,6 +254,9 @@ class RouterSettings(Settings):
         default="", description="A tokenizer.json to count prompt tokens with; '' to estimate them."
     )
     bundle: BundleSettings = Field(default=BundleSettings(), description="The trained models.")
+    canary: CanarySettings = Field(
+        default=CanarySettings(), description="Trying a challenger on a share of the traffic."
+    )
     scrape: ScrapeSettings = Field(default=ScrapeSettings(), description="Reading engines' metrics.")
     health: HealthSettings = Field(default=HealthSettings(), description="Taking replicas out and back.")
     breaker: BreakerSettings = Field(
@@ -344,6 +323,15 @@ class RouterSettings(Settings):
     def _check_shadow(self) -> Self:
         if self.shadow.enabled and not self.outcome_log.directory:
             raise ValueError("shadow.enabled needs outcome_log.directory; set it too")
+        return self
+
+    @model_validator(mode="after")
+    def _check_canary(self) -> Self:
+        if self.canary.enabled and not (self.canary.state_file or self.shared.url):
+            raise ValueError(
+                "canary.enabled needs canary.state_file, or shared.url where there are several routers; "
+                "set one of them"
+            )
         return self
 
     @model_validator(mode="after")

@@ -48,6 +48,7 @@ class Code(StrEnum):
     REQUEST_BREAKS_REPLICAS = "request_breaks_replicas"
     BACKEND_TIMEOUT = "backend_timeout"
     STREAM_BROKEN = "stream_broken"
+    CANARY = "canary"
     INTERNAL_ERROR = "internal_error"
 
 

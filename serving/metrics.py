@@ -115,6 +115,10 @@ class RouterMetrics:
             registry=registry,
         )
         self.bundle_loads = counter("bundle_loads", "Bundles that were loaded or refused", "result")
+        self.bundle_ok = Gauge(
+            "steersman_bundle_ok", "0 while the newest bundle is refused", registry=registry
+        )
+        self.bundle_ok.set(1.0)
         self.reloads = counter("config_reloads", "Configurations read again, by result", "result")
         self.reload_ok = Gauge(
             "steersman_config_reload_ok", "0 while the last one was refused", registry=registry

@@ -24,6 +24,7 @@ from steersman.agents.learned.shipped import load_shipped
 from steersman.agents.policies import make_policy
 from steersman.agents.policies.latency import PredictedLatency
 from steersman.agents.policy import Policy
+from steersman.agents.served_directories import copy_bundle
 from steersman.predictors.bundle import (
     POLICY_FILE,
     Bundle,
@@ -35,9 +36,11 @@ from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyP
 from steersman.predictors.length import FallbackLength, LengthModel, LengthPredictor
 from steersman.predictors.onnx_model import OnnxModel
 from steersman.predictors.width import Widths
-from steersman.serving.config import BundleSettings, LearnedOptions, PolicySettings
+from steersman.serving.config import BundleSettings
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
+from steersman.serving.policy_settings import LearnedOptions, PolicySettings
+from steersman.serving.selftest import check_policy
 from steersman.traces.errors import ArtifactError
 from steersman.traces.settings import parse_settings
 
@@ -182,13 +185,17 @@ def _inner(policy: Policy) -> Policy:
     return policy.policy if isinstance(policy, Explorer) else policy
 
 
-def load_models(directory: Path) -> Loaded:
+def load_models(directory: Path, latency_budget_ms: float = 0.0) -> Loaded:
     """Read and check a bundle; takes a moment, so not on the event loop.
+
+    Args:
+        directory: of the bundle.
+        latency_budget_ms: most time of its policy for a decision; 0: any.
 
     Raises:
         ArtifactError: it is missing, corrupt, or not for this version.
     """
-    return _checked(load_bundle(directory))
+    return _checked(load_bundle(directory), latency_budget_ms)
 
 
 def _shipped(metrics: RouterMetrics) -> Loaded | None:
@@ -203,10 +210,10 @@ def _shipped(metrics: RouterMetrics) -> Loaded | None:
     return loaded
 
 
-def _checked(bundle: Bundle) -> Loaded:
+def _checked(bundle: Bundle, latency_budget_ms: float = 0.0) -> Loaded:
     policy = bundle.model(POLICY_FILE, kind=POLICY_KIND, features=POLICY_FEATURES)
     if policy is not None:
-        LearnedPolicy(policy, np.random.default_rng(0))
+        check_policy(policy, latency_budget_ms)
     length, latency = LengthModel.from_bundle(bundle), LatencyModel.from_bundle(bundle)
     return Loaded(bundle.version, length, latency, policy)
 
@@ -227,6 +234,8 @@ class BundleWatch:
         self._metrics = metrics
         self._seen: Signature | None = None
         self._first = True
+        self._serves = False
+        """Whether a bundle has been loaded since the start."""
 
     def apply(self, settings: BundleSettings) -> bool:
         """From the next look on; returns whether that should be now."""
@@ -247,13 +256,42 @@ class BundleWatch:
         return self._settings.watch_interval_s or math.inf
 
     async def _load(self) -> None:
+        budget_ms = self._settings.latency_budget_ms
         try:
-            loaded = await asyncio.to_thread(load_models, self._directory)
+            loaded = await asyncio.to_thread(load_models, self._directory, budget_ms)
         except ArtifactError as error:
             self._metrics.bundle_loads.labels("refused").inc()
+            self._metrics.bundle_ok.set(0.0)
+            await self._load_kept()
             serving = self._models.version or "the fallback"
             logger.warning("bundle refused: %s; %s goes on serving", error, serving)
         else:
             self._metrics.bundle_loads.labels("loaded").inc()
+            self._metrics.bundle_ok.set(1.0)
             self._models.serve(loaded)
+            self._serves = True
             logger.info("bundle %s serves, from %s", loaded.version, self._directory)
+            await asyncio.to_thread(self._keep, loaded.version)
+
+    def _keep(self, version: str) -> None:
+        """A copy of what serves, for a start at which there is nothing better."""
+        if not self._settings.keep_directory:
+            return
+        try:
+            bundle = load_bundle(self._directory)
+            if bundle.version == version:
+                copy_bundle(bundle, Path(self._settings.keep_directory))
+        except ArtifactError as error:
+            logger.warning("bundle.keep_directory: %s", error)
+
+    async def _load_kept(self) -> None:
+        """Before any bundle has served: what served before the restart, if it was kept."""
+        kept = self._settings.keep_directory
+        if self._serves or not kept:
+            return
+        try:
+            self._models.serve(await asyncio.to_thread(load_models, Path(kept)))
+        except ArtifactError as error:
+            logger.warning("bundle.keep_directory: %s", error)
+        else:
+            self._serves = True

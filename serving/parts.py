@@ -19,6 +19,8 @@ from steersman.serving.access.gate import Gate
 from steersman.serving.access.watch import KeyWatch
 from steersman.serving.affinity.affinity import Affinity
 from steersman.serving.affinity.store import HomeStore, MemoryHomes, SharedHomes
+from steersman.serving.canary.canary import Canary
+from steersman.serving.canary.make import make_canary
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import Searches
 from steersman.serving.health import HealthMonitor
@@ -94,6 +96,7 @@ class Parts:
     silence: SilenceWatch
     outliers: OutlierWatch
     bundles: BundleWatch
+    canary: Canary | None
     watches: list[ControlLoop]
     """All other loops, those among them."""
     pages: WorkerPages | None = None
@@ -147,6 +150,8 @@ class Parts:
         """
         self.models.apply(settings.policy, settings.guard)
         self.settings = settings
+        if self.canary is not None:
+            self.canary.apply(settings)
         self.fleet.apply(settings.health, settings.breaker, settings.aliases)
         self.fleet.trust.outliers = self.outliers.settings = settings.outliers
         self.fleet.trust.slow_start = settings.slow_start
@@ -207,7 +212,8 @@ def build_parts(
     monitor = HealthMonitor(fleet, metrics, clock)
     shared = SharedServer(settings.shared, metrics, clock) if settings.shared.url else None
     affinity = _affinity(settings, shared, metrics, clock)
-    router = Router(fleet, models, past, metrics, clock, affinity)
+    canary = make_canary(settings, models, shared, metrics, clock)
+    router = Router(fleet, models, past, metrics, clock, affinity, canary)
     waiting_room = WaitingRoom(settings.queue, router, metrics, clock)
     fleet.eased = waiting_room.eased
     log = _open_log(settings, metrics)
@@ -219,6 +225,8 @@ def build_parts(
     outliers = OutlierWatch(fleet, settings.outliers, metrics)
     bundles = BundleWatch(models, settings.bundle, metrics)
     watches: list[ControlLoop] = [silence, outliers, bundles]
+    if canary is not None:
+        watches.append(canary)
     gate = Gate()
     if settings.access.key_file:
         watches.append(KeyWatch(settings.access, gate, metrics))
@@ -246,7 +254,7 @@ def build_parts(
         router=router,
         waiting_room=waiting_room,
         proxy=Proxy(settings, fleet, waiting_room, upstream, monitor, metrics, clock),
-        recorder=Recorder(past, counter, wording, metrics, errors, log, clock, shadow),
+        recorder=Recorder(past, counter, wording, metrics, errors, log, clock, shadow, canary),
         upstream=upstream,
         monitor=monitor,
         errors=errors,
@@ -264,6 +272,7 @@ def build_parts(
         silence=silence,
         outliers=outliers,
         bundles=bundles,
+        canary=canary,
         watches=watches,
     )
 

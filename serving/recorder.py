@@ -10,6 +10,7 @@ from steersman.predictors.latency import LATENCY_OUTPUTS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import TokenCounter
 from steersman.predictors.wording import Wording
+from steersman.serving.canary.canary import Canary
 from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -37,7 +38,9 @@ class Recorder:
         log: OutcomeLogWriter | None,
         clock: Clock,
         shadow: Shadow | None = None,
+        canary: Canary | None = None,
     ) -> None:
+        self._canary = canary
         self._past = past
         self._counter = counter
         self._wording = wording
@@ -52,6 +55,8 @@ class Recorder:
         exchange.end_s = exchange.end_s or self._clock()
         outcome = outcome_of(exchange)
         self._learn(exchange, outcome)
+        if self._canary is not None:
+            self._canary.end(exchange, outcome)
         if exchange.intake.api.work is Work.GENERATE:
             self._errors.observe(exchange, outcome)
         self._count(exchange, outcome)
@@ -127,6 +132,7 @@ def record_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Ou
         "ttft_slo_s": float(prepared.features[REQUEST_INDEX["ttft_slo_s"]]),
         "tpot_slo_s": float(prepared.features[REQUEST_INDEX["tpot_slo_s"]]),
         "error": exchange.reason,
+        "arm": "" if prepared.arm is None else prepared.arm.name,
     }
     if route is not None:
         known |= {
@@ -141,6 +147,7 @@ def record_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Ou
             **dict(zip(LATENCY_OUTPUTS, route.predicted.tolist(), strict=True)),
             "estimated_ttft_s": route.raw_ttft_s,
             "estimated_tpot_s": route.raw_tpot_s,
+            "bundle_version": route.bundle_version,
         }
     decision = route.decision if route else NO_DECISION
     return OutcomeRecord.of(prepared.request, decision, outcome, arrival_unix_s=arrival_unix_s, **known)

@@ -36,6 +36,7 @@ LIVE = frozenset(
         "policy",
         "guard",
         "bundle",
+        "canary",
         "scrape",
         "health",
         "breaker",
@@ -49,7 +50,7 @@ LIVE = frozenset(
     )
 )
 """Sections that take effect at once; all others take a restart."""
-FIXED = {"limits": ("connections_per_replica",)}
+FIXED = {"limits": ("connections_per_replica",), "canary": ("enabled", "state_file")}
 """Keys within them that take a restart all the same."""
 _UNREHEARSED = {
     "tokenizer": "",
@@ -143,5 +144,10 @@ def rehearse(settings: RouterSettings) -> None:
     Raises:
         ConfigError: as at a start.
     """
-    beside = {"outcome_log": OutcomeLogSettings(), "refit": RefitSettings(), "shadow": ShadowSettings()}
+    beside = {
+        "outcome_log": OutcomeLogSettings(),
+        "refit": RefitSettings(),
+        "shadow": ShadowSettings(),
+        "canary": settings.canary.model_copy(update={"enabled": False}),
+    }
     build_parts(settings.model_copy(update=beside))

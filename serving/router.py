@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from steersman.predictors.past import Past
 from steersman.predictors.width import Awaited, Widths
 from steersman.serving.affinity.affinity import Affinity
 from steersman.serving.affinity.group import Group
+from steersman.serving.canary.arm import Arm, Arms
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -43,6 +44,8 @@ _RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
 _RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
 _UNCACHED = REPLICA_INDEX["uncached_tokens"]
 
+
+T = TypeVar("T")
 
 Room = Callable[[Observation], NDArray[np.bool_]]
 """Of the candidates of an observation, (n,), those that have room."""
@@ -62,6 +65,11 @@ class Saturated(Exception):  # noqa: N818 (not an error)
 
 class Deciders(Protocol):
     """Who decides now; replaced as a whole when a new bundle comes."""
+
+    @property
+    def version(self) -> str:
+        """Of the trained models; empty without any."""
+        ...
 
     @property
     def length(self) -> LengthPredictor:
@@ -100,6 +108,8 @@ class Prepared:
     """Time taken so far, for the metrics."""
     group: Group | None = None
     """To which it belongs, if any."""
+    arm: Arm | None = None
+    """Of the canary, if there is one."""
 
 
 @dataclass(slots=True)
@@ -119,6 +129,8 @@ class Route:
     widths: Widths
     """With which it was predicted."""
     dispatched_s: float
+    bundle_version: str = ""
+    """Of the trained models that decided."""
 
     def expect(self) -> Awaited:
         """It is on its way, and will teach the widths."""
@@ -145,6 +157,14 @@ class Route:
         return float(self.predicted[0])
 
 
+class _Decided(NamedTuple):
+    decision: Decision
+    modelled: NDArray[np.float64] | None
+    """(4,): None without a choice."""
+    widths: Widths
+    version: str
+
+
 class Router:
     """Sequences and times the steps of a decision."""
 
@@ -156,7 +176,9 @@ class Router:
         metrics: RouterMetrics,
         clock: Clock,
         affinity: Affinity | None = None,
+        arms: Arms | None = None,
     ) -> None:
+        self._arms = arms
         self._affinity = affinity
         self._fleet = fleet
         self._deciders = deciders
@@ -168,7 +190,8 @@ class Router:
         """Predict the output length and settle the objectives. To be called once per request."""
         start = perf_counter()
         known = length_features(request, self._past.begin(request))
-        predicted = self._deciders.length.predict(known[None])
+        arm = None if self._arms is None else self._arms.assign(request)
+        predicted = self._either(arm, lambda deciders: deciders.length.predict(known[None]))
         output_p50, output_p90, output_rank = predicted[0].tolist()
         # Of the whole pool, healthy or not; the client's own objectives come first.
         ttft_slo_s, tpot_slo_s = slo_s(self._fleet.state[pool.rows], float(request.input_tokens))
@@ -181,7 +204,17 @@ class Router:
         )
         excluded = np.zeros(len(pool.rows), dtype=np.bool_)
         spent_s = perf_counter() - start
-        return Prepared(request, pool, features, output_p50, output_p90, output_rank, excluded, spent_s)
+        return Prepared(
+            request,
+            pool,
+            features,
+            output_p50,
+            output_p90,
+            output_rank,
+            excluded,
+            spent_s,
+            arm=arm,
+        )
 
     def _has_to_stay(self, prepared: Prepared, observation: Observation) -> bool:
         """Whether only one replica can serve it, and may: it would hold up those behind it."""
@@ -222,18 +255,14 @@ class Router:
             if not observation.mask.any():
                 prepared.spent_s += perf_counter() - start
                 raise Saturated(observation)
-        policy = self._deciders.policy(pool.model)
-        if self._affinity is None or prepared.group is None:
-            decision = policy.decide(observation)
-        else:
-            decision = self._affinity.decide(prepared.group, pool, observation, policy)
-        self._count(prepared, decision, perf_counter() - start)
-        if decision.choice == NO_CANDIDATE:
+        decided = self._either(
+            prepared.arm, lambda deciders: self._decide(prepared, observation, deciders)
+        )
+        self._count(prepared, decided.decision, perf_counter() - start)
+        if decided.modelled is None:
             return None
+        decision, widths, modelled = decided.decision, decided.widths, decided.modelled
         replica = pool.replicas[decision.choice]
-        chosen = observation.replicas[decision.choice][None]
-        modelled = self._deciders.latency.predict(chosen, prepared.features)[0]
-        widths = self._deciders.widths(pool.model)
         return Route(
             prepared=prepared,
             replica=replica,
@@ -245,7 +274,34 @@ class Router:
             modelled=modelled,
             widths=widths,
             dispatched_s=now_s,
+            bundle_version=decided.version,
         )
+
+    def _either(self, arm: Arm | None, ask: Callable[[Deciders], T]) -> T:
+        """What the arm's deciders say; the champion's, if the challenger's code fails."""
+        if arm is None or self._arms is None:
+            return ask(self._deciders)
+        deciders = self._arms.deciders(arm)
+        if deciders is self._deciders:
+            return ask(deciders)
+        try:
+            return ask(deciders)
+        except Exception as error:
+            self._arms.broke(arm, error)
+            return ask(self._deciders)
+
+    def _decide(self, prepared: Prepared, observation: Observation, deciders: Deciders) -> _Decided:
+        pool = prepared.pool
+        policy = deciders.policy(pool.model)
+        if self._affinity is None or prepared.group is None:
+            decision = policy.decide(observation)
+        else:
+            decision = self._affinity.decide(prepared.group, pool, observation, policy)
+        widths, modelled = deciders.widths(pool.model), None
+        if decision.choice != NO_CANDIDATE:
+            chosen = observation.replicas[decision.choice][None]
+            modelled = deciders.latency.predict(chosen, prepared.features)[0]
+        return _Decided(decision, modelled, widths, deciders.version)
 
     def _refresh(self, prepared: Prepared) -> bool:
         """Replicas may have come or gone since the last attempt. False: the model has none any more."""

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from steersman.agents.explain import explain_record
+from steersman.serving.admin.canary import CanaryPages
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.pages import Pages
 from steersman.serving.parts import Parts
@@ -37,7 +38,7 @@ def create_admin_app(
         ConfigError: the variable that should hold the token is not set.
     """
     token = _token(parts.settings.admin.token_env, os.environ if environment is None else environment)
-    pages, levers = Pages(parts), Levers(parts, reloader)
+    pages, levers, canary = Pages(parts), Levers(parts, reloader), CanaryPages(parts)
 
     def guarded(path: str, page: Page, method: str = "GET") -> Route:
         async def asked(request: HttpRequest) -> Response:
@@ -63,6 +64,8 @@ def create_admin_app(
             guarded("/replicas/{replica}/resume", levers.resume, "POST"),
             guarded("/explain/{request_id}", levers.explain),
             guarded("/reload", levers.reload, "POST"),
+            guarded("/canary", canary.status),
+            guarded("/canary/{command}", canary.command, "POST"),
         ],
         exception_handlers={HTTPException: _not_served, Exception: pages.failed},
     )
@@ -153,8 +156,9 @@ async def _not_served(request: HttpRequest, raised: Exception) -> Response:  # n
     assert isinstance(raised, HTTPException)
     code = Code.METHOD_NOT_ALLOWED if raised.status_code == 405 else Code.NOT_FOUND
     message = (
-        "ask for /health, /metrics, /config, /replicas, /explain/ID, or post to /replicas/ID/drain, "
-        "/replicas/ID/resume, /reload; this is the operators' address"
+        "ask for /health, /metrics, /config, /replicas, /explain/ID, /canary, or post to "
+        "/replicas/ID/drain, /replicas/ID/resume, /reload, /canary/COMMAND; this is the "
+        "operators' address"
     )
     return _refused(ApiError(raised.status_code, code, message))
 

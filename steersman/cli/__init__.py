@@ -14,6 +14,7 @@ import typer
 from steersman import __version__
 from steersman.cli import (
     calibrate,
+    canary,
     check,
     demo,
     emulate,
@@ -65,6 +66,7 @@ app.add_typer(evaluate.app, name="evaluate")
 app.command()(promote.promote)
 app.command()(promote.rollback)
 app.command()(promote.models)
+app.add_typer(canary.app, name="canary")
 app.add_typer(promote.registry_app, name="registry")
 app.command()(serve.serve)
 app.command()(check.check)

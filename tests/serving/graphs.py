@@ -22,12 +22,15 @@ from steersman.predictors.features import (
 _FLOAT, _BOOL = TensorProto.FLOAT, TensorProto.BOOL
 
 
-def policy_graph(version: str) -> bytes:
-    """Two heads that both answer minus the marginal cost; trained, it says, on everything."""
+def policy_graph(version: str, function: str = "Neg") -> bytes:
+    """Two heads that both answer minus the marginal cost; trained, it says, on everything.
+
+    With `Sqrt` for its function it answers the root of it: not a number where that is negative.
+    """
     cost = REPLICA_INDEX["marginal_cost"]
     nodes = [
         helper.make_node("Gather", ["replicas", "column"], ["cost"], axis=2),
-        helper.make_node("Neg", ["cost"], ["score"]),
+        helper.make_node(function, ["cost"], ["score"]),
         helper.make_node("Unsqueeze", ["score", "one"], ["head"]),
         helper.make_node("Concat", ["head", "head"], ["logits"], axis=1),
     ]
@@ -45,7 +48,8 @@ def policy_graph(version: str) -> bytes:
     graph = helper.make_graph(nodes, "policy", inputs, [output], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     rows = np.arange(3 * len(REPLICA_FEATURES), dtype=np.float32).reshape(1, 3, -1)
-    expected = np.repeat(-rows[:, None, :, cost], 2, axis=1)
+    answers = -rows if function == "Neg" else np.sqrt(rows)
+    expected = np.repeat(answers[:, None, :, cost], 2, axis=1)
     write_metadata(
         model,
         kind=KIND,
