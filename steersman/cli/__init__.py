@@ -23,6 +23,7 @@ from steersman.cli import (
     keys,
     promote,
     replay,
+    retrain,
     serve,
     shadow,
     simulate,
@@ -68,6 +69,7 @@ app.command()(promote.rollback)
 app.command()(promote.models)
 app.add_typer(canary.app, name="canary")
 app.add_typer(promote.registry_app, name="registry")
+app.command()(retrain.retrain)
 app.command()(serve.serve)
 app.command()(check.check)
 app.command()(emulate.emulate)
