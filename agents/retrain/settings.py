@@ -14,7 +14,7 @@ class SoundnessSettings(Settings):
     """When a log is fit to learn from (`soundness.py`)."""
 
     least_requests: int = Field(
-        2000, ge=200, description="sound requests that ended well, at least; fewer teach nothing"
+        2000, ge=100, description="sound requests that ended well, at least; fewer teach nothing"
     )
     least_span_s: float = Field(
         300.0, ge=1, description="from the first to the last of them, in seconds, at least"

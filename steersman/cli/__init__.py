@@ -22,6 +22,7 @@ from steersman.cli import (
     explain,
     keys,
     promote,
+    rehearsal,
     replay,
     retrain,
     serve,
@@ -70,6 +71,7 @@ app.command()(promote.models)
 app.add_typer(canary.app, name="canary")
 app.add_typer(promote.registry_app, name="registry")
 app.command()(retrain.retrain)
+app.command()(rehearsal.rehearsal)
 app.command()(serve.serve)
 app.command()(check.check)
 app.command()(emulate.emulate)
