@@ -172,17 +172,32 @@ class BundleSettings(Settings):
 
 
 class OutcomeLogSettings(Settings):
-    """The log of what was decided and what came of it. It never holds prompt text."""
+    """The log of what was decided and what came of it; without prompt text unless that is asked for."""
 
     directory: str = Field(default="", description="Where it is written; '' for no log.")
     segment_bytes: int = Field(
         default=64 * 2**20, ge=2**16, description="Size at which a file is closed."
     )
     total_bytes: int = Field(
-        default=2**30, ge=2**17, description="Size of all files; the oldest are deleted above it."
+        default=2**30,
+        ge=2**17,
+        description="Size of all files, compacted or not; the oldest are deleted above it.",
     )
     flush_interval_s: float = Field(
         default=0.5, gt=0, le=60, description="Longest time a record waits in memory, in seconds."
+    )
+    segment_s: float = Field(
+        default=3600.0, gt=0, description="Age at which a file is closed, in seconds."
+    )
+    compact: bool = Field(
+        default=True,
+        description="Whether closed files are compacted to Parquet, by a process of low priority.",
+    )
+    prompt_text: bool = Field(
+        default=False, description="Whether what clients send is logged too, in a column of its own."
+    )
+    prompt_text_bytes: int = Field(
+        default=32 * 2**10, ge=1, le=2**24, description="Of which so much is kept, per request."
     )
 
 

@@ -38,6 +38,8 @@ class Exchange:
     limit_headers: Headers = field(default_factory=list)
     """What the client is told of its limits."""
     retries: int = 0
+    held_s: float = 0.0
+    """From arrival until its turn came, if it had to wait for room."""
     stands_in_for: str = ""
     """The model that was asked for, where another one is to answer in its place."""
     route: Route | None = None

@@ -130,6 +130,10 @@ class RouterMetrics:
         self.drift_alarms = counter(
             "prediction_drift_alarms", "Times that predictions drifted", "model", "hardware", "target"
         )
+        self.compactions = counter(
+            "outcome_log_compactions", "Compactions of the outcome log, done or failed", "result"
+        )
+        self.compacted_records = counter("outcome_log_compacted_records", "Records compacted")
         self.refits = counter(
             "refits", "Refits by what came of them: replaced, kept or failed", "result", "reason"
         )

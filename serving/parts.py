@@ -21,6 +21,7 @@ from steersman.serving.affinity.affinity import Affinity
 from steersman.serving.affinity.store import HomeStore, MemoryHomes, SharedHomes
 from steersman.serving.canary.canary import Canary
 from steersman.serving.canary.make import make_canary
+from steersman.serving.compaction import CompactionLoop
 from steersman.serving.config import RouterSettings
 from steersman.serving.discovery.loop import Searches
 from steersman.serving.health import HealthMonitor
@@ -79,6 +80,7 @@ class Parts:
     errors: OnlineErrors
     refit: RefitLoop | None
     log: OutcomeLogWriter | None
+    compaction: CompactionLoop | None
     shadow: Shadow | None
     """Challengers that look on."""
     gate: Gate
@@ -138,6 +140,8 @@ class Parts:
                     self.refit.close()
                 if self.shadow is not None:
                     await asyncio.to_thread(self.shadow.close)
+                if self.compaction is not None:
+                    self.compaction.close()
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close)
 
@@ -240,6 +244,11 @@ def build_parts(
     refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
     if refit is not None:
         watches.append(refit)
+    text_bytes = settings.outcome_log.prompt_text_bytes if settings.outcome_log.prompt_text else 0
+    compaction = None
+    if log is not None and settings.outcome_log.compact:
+        compaction = CompactionLoop(settings.outcome_log, metrics)
+        watches.append(compaction)
     shadow, shadow_watch = open_shadow(settings, metrics, clock)
     if shadow_watch is not None:
         watches.append(shadow_watch)
@@ -254,12 +263,15 @@ def build_parts(
         router=router,
         waiting_room=waiting_room,
         proxy=Proxy(settings, fleet, waiting_room, upstream, monitor, metrics, clock),
-        recorder=Recorder(past, counter, wording, metrics, errors, log, clock, shadow, canary),
+        recorder=Recorder(
+            past, counter, wording, metrics, errors, log, clock, shadow, canary, text_bytes
+        ),
         upstream=upstream,
         monitor=monitor,
         errors=errors,
         refit=refit,
         log=log,
+        compaction=compaction,
         shadow=shadow,
         gate=gate,
         limiter=Limiter(limits, metrics),
@@ -301,6 +313,7 @@ def _open_log(settings: RouterSettings, metrics: RouterMetrics) -> OutcomeLogWri
         segment_bytes=options.segment_bytes,
         total_bytes=options.total_bytes,
         flush_interval_s=options.flush_interval_s,
+        segment_s=options.segment_s,
     )
     metrics.watch_value("outcome_log_dropped", "Records lost", lambda: float(log.dropped))
     metrics.watch_value("outcome_log_errors", "Failed writes", lambda: float(log.write_errors))

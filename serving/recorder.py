@@ -39,8 +39,10 @@ class Recorder:
         clock: Clock,
         shadow: Shadow | None = None,
         canary: Canary | None = None,
+        text_bytes: int = 0,
     ) -> None:
         self._canary = canary
+        self._text_bytes = text_bytes
         self._past = past
         self._counter = counter
         self._wording = wording
@@ -64,7 +66,7 @@ class Recorder:
         if self._log is not None and exchange.intake.api.work is Work.GENERATE:
             now_unix_s = time.time() - (self._clock() - outcome.arrival_s)
             self._metrics.log_records.inc()
-            self._log.append(record_of(exchange, outcome, now_unix_s))
+            self._log.append(record_of(exchange, outcome, now_unix_s, self._text_bytes))
             if self._shadow is not None and exchange.route is not None:
                 self._shadow.offer(exchange.route)
 
@@ -122,8 +124,14 @@ def outcome_of(exchange: Exchange) -> Outcome:
     )
 
 
-def record_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> OutcomeRecord:
-    """One line of the outcome log: of the last decision, if there were several."""
+def record_of(
+    exchange: Exchange, outcome: Outcome, arrival_unix_s: float, text_bytes: int = 0
+) -> OutcomeRecord:
+    """One line of the outcome log: of the last decision, if there were several.
+
+    Args:
+        text_bytes: so much of what the client sent goes with it; 0: nothing.
+    """
     prepared, route = exchange.prepared, exchange.route
     known: dict[str, object] = {
         "request_features": prepared.features,
@@ -133,7 +141,12 @@ def record_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Ou
         "tpot_slo_s": float(prepared.features[REQUEST_INDEX["tpot_slo_s"]]),
         "error": exchange.reason,
         "arm": "" if prepared.arm is None else prepared.arm.name,
+        "held_s": exchange.held_s,
+        "asked_model": exchange.stands_in_for,
+        "affinity": prepared.group.outcome if prepared.group else "",
     }
+    if text_bytes:
+        known["prompt_text"] = exchange.intake.body[:text_bytes].decode("utf-8", "replace")
     if route is not None:
         known |= {
             "decided_at_s": route.dispatched_s,

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
 from steersman.predictors.alarm import Alarm
 from steersman.serving.config import RouterSettings
+from steersman.serving.helper import Helper, launch
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.models import ServedModels
 from steersman.serving.online import OnlineErrors
@@ -33,27 +30,6 @@ CHECK_S = 1.0
 """Time between two steps."""
 MOST_BACKOFF = 16
 """Refits that change nothing double the pause to the next, up to this many times `min_interval_s`."""
-_MOST_OUTPUT = 1 << 20
-
-
-@dataclass
-class Worker:
-    """A refit at work."""
-
-    process: subprocess.Popen[bytes]
-    began_s: float
-    answer: IO[bytes]
-    complaints: IO[bytes]
-
-    def close(self) -> None:
-        """End it, if it has not ended, and forget it."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        self.answer.close()
-        self.complaints.close()
 
 
 def refit_command(settings: RouterSettings) -> list[str]:
@@ -89,7 +65,7 @@ class RefitLoop:
         self._models = models
         self._metrics = metrics
         self.command = list(command or refit_command(settings))
-        self.worker: Worker | None = None
+        self.worker: Helper | None = None
         """At work now."""
         self._version = models.version
         self._next_s = -float("inf")
@@ -135,11 +111,11 @@ class RefitLoop:
             command += ["--since", f"{self._alarm.since_s:.3f}"]
         self._began_at = self._errors.outcomes
         try:
-            self.worker = await asyncio.to_thread(_launch, command, now_s)
+            self.worker = await asyncio.to_thread(launch, command, now_s)
         except OSError as error:
             self._ended(now_s, "failed", "not_started", f"the worker cannot be started: {error}")
 
-    def _watch(self, worker: Worker, now_s: float) -> None:
+    def _watch(self, worker: Helper, now_s: float) -> None:
         status = worker.process.poll()
         if status is None:
             if now_s - worker.began_s > self._settings.timeout_s:
@@ -148,16 +124,13 @@ class RefitLoop:
         if status == 0:
             self._report(worker, now_s)
             return
-        worker.complaints.seek(0)
-        lines = worker.complaints.read(_MOST_OUTPUT).decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else "it said nothing"
+        said = worker.last_complaint()
         reason = "killed" if status < 0 else "error"
         self._reap(now_s, "failed", reason, f"the worker ended with status {status}: {said}")
 
-    def _report(self, worker: Worker, now_s: float) -> None:
-        worker.answer.seek(0)
+    def _report(self, worker: Helper, now_s: float) -> None:
         try:
-            report: dict[str, Any] = orjson.loads(worker.answer.read(_MOST_OUTPUT))
+            report: dict[str, Any] = orjson.loads(worker.read_answer())
             replaced = [str(name) for name in report["replaced"]]
             reasons = dict(report["reasons"])
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -186,23 +159,3 @@ class RefitLoop:
         if self._alarm.since_s is None:
             pause_s = max(pause_s, self._settings.interval_s)
         self._next_s = now_s + pause_s
-
-
-def _launch(command: Sequence[str], now_s: float) -> Worker:
-    """Start the worker; its standard input is a pipe that ends when this process does."""
-    answer, complaints = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=answer,
-            stderr=complaints,
-            env={**os.environ, **one_thread},
-            start_new_session=True,
-        )
-    except OSError:
-        answer.close()
-        complaints.close()
-        raise
-    return Worker(process, now_s, answer, complaints)

@@ -229,7 +229,8 @@ class WaitingRoom:
             now_s = self._clock()
             line.queue.take(held, now_s)
             level = f"P{held.priority}"
-            self._metrics.queue_wait.labels(line.model, level).observe(now_s - held.arrival_s)
+            waiter.exchange.held_s = now_s - held.arrival_s
+            self._metrics.queue_wait.labels(line.model, level).observe(waiter.exchange.held_s)
             return route
 
     def _room(self, level: int) -> Callable[[Observation], NDArray[np.bool_]]:

@@ -21,6 +21,7 @@ from steersman.traces.outcome_segments import (
     framed_of,
     framed_segments,
     held,
+    is_new,
     make_room,
     partial_of,
     partials,
@@ -45,12 +46,14 @@ class Compacted:
     """Places that could not be read; the tables remember them."""
     bytes_before: int = 0
     bytes_after: int = 0
+    busy: bool = False
+    """Somebody else is compacting this log: nothing was done."""
 
 
 def compact(
     directory: str | Path, *, total_bytes: int | None = None, segment_bytes: int = 64 * 2**20
 ) -> Compacted:
-    """Compact every closed segment, the oldest first. Several processes may do so at once.
+    """Compact every closed segment, the oldest first; one process at a time does.
 
     Args:
         total_bytes: all segments and the table being written together; the oldest are deleted to make
@@ -65,12 +68,15 @@ def compact(
         raise TraceError(NO_SEGMENTS, path=str(directory))
     done = Compacted()
     try:
-        for path in partials(directory):
-            _drop_orphan(path)
-        for framed in framed_segments(directory):
-            with held(framed) as fd:
-                if fd is not None:
-                    _compact(framed, os.fstat(fd).st_size, done, total_bytes, segment_bytes)
+        with held(directory) as alone:
+            done.busy = alone is None
+            if not done.busy:
+                for path in partials(directory):
+                    _drop_orphan(path)
+                for framed in framed_segments(directory):
+                    with held(framed) as fd:
+                        if fd is not None:
+                            _compact(framed, os.fstat(fd).st_size, done, total_bytes, segment_bytes)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TraceError(f"cannot be compacted ({reason})", path=str(directory)) from None
@@ -83,16 +89,17 @@ def _compact(
     """One segment, held."""
     table = table_of(framed)
     if not table.exists():
-        if size == 0:
-            return  # just opened by somebody who has not locked it yet
-        if total_bytes is not None:
+        if size == 0 and is_new(framed):
+            return  # somebody has opened it and not locked it yet
+        if size and total_bytes is not None:
             make_room(framed.parent, size, total_bytes=total_bytes, segment_bytes=segment_bytes)
-        records, damaged = write_table(framed, table)
-        done.segments += 1
-        done.records += records
-        done.damaged += damaged
-        done.bytes_before += size
-        done.bytes_after += table.stat().st_size
+        if size:
+            records, damaged = write_table(framed, table)
+            done.segments += 1
+            done.records += records
+            done.damaged += damaged
+            done.bytes_before += size
+            done.bytes_after += table.stat().st_size
     framed.unlink(missing_ok=True)
     sync_directory(framed.parent)
 
@@ -103,10 +110,10 @@ def write_table(framed: Path, table: Path) -> tuple[int, int]:
     Raises:
         OSError: it cannot be written, and is not there.
     """
-    partial = partial_of(framed)
+    partial = partial_of(table)
     damage: list[Damage] = []
     try:
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=_for_owner_and_group) as file:
             with OutcomeTableWriter(file) as writer:
                 for group in _groups(framed, damage):
                     writer.write(group)
@@ -138,6 +145,11 @@ def _groups(framed: Path, damage: list[Damage]) -> Iterator[list[OutcomeRecord]]
             group, values = [], 0
     if group:
         yield group
+
+
+def _for_owner_and_group(path: str, flags: int) -> int:
+    """As segments of frames are."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o640)
 
 
 def _drop_orphan(partial: Path) -> None:

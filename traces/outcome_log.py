@@ -286,7 +286,7 @@ class _Segment:
         )
         self.size = 0
         self.opened_s = time.monotonic()
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)  # others hold an empty segment for a look only
 
     def write(self, data: bytes) -> None:
         done = 0

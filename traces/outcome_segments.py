@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FRAMED = ".log"
@@ -19,6 +20,7 @@ TABLE = ".parquet"
 PARTIAL = ".partial"
 
 OUTCOMES = "outcomes"
+_NEW_S = 60.0
 
 
 def segments(directory: Path, stem: str = OUTCOMES) -> list[Path]:
@@ -40,13 +42,13 @@ def table_of(framed: Path) -> Path:
     return framed.with_suffix(TABLE)
 
 
-def partial_of(framed: Path) -> Path:
+def partial_of(table: Path) -> Path:
     """The name of a table while it is written; no reader looks at it."""
-    return framed.with_name(f".{framed.stem}{TABLE}{PARTIAL}")
+    return table.with_name(f".{table.name}{PARTIAL}")
 
 
 def framed_of(partial: Path) -> Path:
-    """The inverse of `partial_of`."""
+    """The frames that a table is being made of."""
     return partial.with_name(partial.name.lstrip(".").removesuffix(TABLE + PARTIAL) + FRAMED)
 
 
@@ -57,8 +59,8 @@ def partials(directory: Path, stem: str = OUTCOMES) -> list[Path]:
 
 @contextmanager
 def held(path: Path) -> Iterator[int | None]:
-    """The open file of a segment that nobody else writes or compacts meanwhile; None if somebody does,
-    or if it is gone."""
+    """The open file of a segment that nobody else writes or compacts meanwhile, or of a directory of
+    them that nobody else compacts; None if somebody does, or if it is gone."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -87,6 +89,23 @@ def is_closed(path: Path) -> bool:
         return fd is not None
 
 
+def needs_compaction(directory: Path) -> bool:
+    """Whether there is a closed segment of frames, and nobody compacts already."""
+    with held(directory) as fd:
+        if fd is None:
+            return False
+    return any(is_closed(path) for path in framed_segments(directory))
+
+
+def size_bytes(directory: Path) -> int:
+    """All segments together, in whatever form."""
+    total = 0
+    for path in (*segments(directory), *partials(directory)):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
 def make_room(
     directory: Path, needed: int, *, total_bytes: int, segment_bytes: int, stem: str = OUTCOMES
 ) -> None:
@@ -101,7 +120,7 @@ def make_room(
             size = path.stat().st_size
         except FileNotFoundError:
             continue
-        growing = path.suffix == FRAMED and not is_closed(path)
+        growing = path.suffix == FRAMED and _may_grow(path)
         sizes[path] = max(size, segment_bytes) if growing else size
     total = sum(sizes.values())
     for path in sorted(sizes, key=lambda path: path.name.lstrip(".")):
@@ -120,6 +139,19 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def is_new(path: Path) -> bool:
+    """Whether a segment was opened so recently that its writer may not have locked it yet."""
+    try:
+        return time.time() - path.stat().st_mtime < _NEW_S
+    except FileNotFoundError:
+        return False
+
+
+def _may_grow(path: Path) -> bool:
+    with held(path) as fd:
+        return fd is None or (os.fstat(fd).st_size == 0 and is_new(path))
+
+
 def _delete_unused(path: Path) -> bool:
     """Delete a file of a segment unless a writer or a compaction holds the segment."""
     if path.suffix == PARTIAL:
@@ -136,5 +168,7 @@ def _delete_unused(path: Path) -> bool:
     with held(path) as fd:
         if fd is None:
             return not path.exists()
+        if os.fstat(fd).st_size == 0 and is_new(path):
+            return False
         path.unlink(missing_ok=True)
     return True

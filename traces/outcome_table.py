@@ -79,10 +79,19 @@ class OutcomeTableWriter:
     """
 
     def __init__(self, file: BinaryIO) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         self._schema = schema()
-        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd", write_page_checksum=True)
+        names = [column.name for column in self._schema if pa.types.is_string(column.type)]
+        self._writer = pq.ParquetWriter(
+            file,
+            self._schema,
+            compression="zstd",
+            use_dictionary=[*names, "replica_ids.list.element"],  # numbers hardly ever repeat
+            use_byte_stream_split=["state.list.element.list.element"],
+            write_page_checksum=True,
+        )
         self.records = 0
         self.damage: Sequence[Damage] = ()
         """What could not be read; the table remembers it."""

@@ -66,14 +66,15 @@ class Affinity:
         home = pool.ids.index(group.home) if group.home in pool.ids else None
         if group.pinned:
             may = home is not None and bool(observation.mask[home])
-            self._metrics.affinity.labels("pinned" if may else "holder_gone").inc()
+            group.outcome = "pinned" if may else "holder_gone"
+            self._metrics.affinity.labels(group.outcome).inc()
             return Decision(home, AFFINITY) if may and home is not None else policy.decide(observation)
         decision = self._rule.decide(home, observation, policy)
         if decision.choice != NO_CANDIDATE:
-            came_of_it = (
+            group.outcome = (
                 "new" if group.home is None else "stayed" if decision.choice == home else "moved"
             )
-            self._metrics.affinity.labels(came_of_it).inc()
+            self._metrics.affinity.labels(group.outcome).inc()
             group.home = pool.ids[decision.choice]
             self._store.bind(group.name, group.home)
         return decision

@@ -20,6 +20,8 @@ class Group:
     """Id of a replica."""
     pinned: bool = False
     """Whether nobody else can serve it as well: it stays as long as the home may be chosen at all."""
+    outcome: str = ""
+    """What came of it at the last decision, as the metric tells it."""
 
 
 def group_of(request: Request, user: str, settings: AffinitySettings) -> str | None:

@@ -38,6 +38,7 @@ EXTRAS = {
     "ray": ("ray",),
     "sim": ("numba", "gymnasium", "scipy"),
     "tokenizer": ("tokenizers",),
+    "query": ("duckdb",),
     "train": (
         *("torch", "stable_baselines3", "lightgbm", "mlflow", "onnx", "onnxscript"),
         *("matplotlib", "jinja2"),

@@ -5,8 +5,10 @@ Answers go to stdout; progress, notes and errors go to stderr, so that `--json` 
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import threading
 from typing import Any
 
 import orjson
@@ -50,3 +52,14 @@ def progress() -> Progress:
         TextColumn("{task.fields[note]}"),
         console=notes,
     )
+
+
+def end_with_stdin() -> None:
+    """End at once when standard input does: the router that started this is gone."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()

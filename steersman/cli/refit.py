@@ -36,11 +36,11 @@ def refit(
     A router with `refit.enabled` does this by itself when its predictions drift. The bundle that served
     before is kept beside the new one, as BUNDLE.previous.
     """
-    from steersman.cli.common import console, print_json
+    from steersman.cli.common import console, end_with_stdin, print_json
     from steersman.traces.errors import ConfigError
 
     if exit_with_stdin:
-        _end_with_stdin()
+        end_with_stdin()
     if nice:
         os.nice(nice)
     if memory_gib > 0:
@@ -75,19 +75,6 @@ def _print(report: RefitReport) -> None:
         state = "replaced" if name in report.replaced else "kept"
         console.print(f"{name}: {state}; {reason}", soft_wrap=True)
     console.print(f"bundle {report.version or 'none'} serves", soft_wrap=True)
-
-
-def _end_with_stdin() -> None:
-    """End at once when standard input does: the router that started this is gone."""
-    import sys
-    import threading
-
-    def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1024):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
 def _limit_memory(gib: float) -> None:

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from steersman.cli import trace_log
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from steersman.traces.schema import Request
 
 app = typer.Typer(help="Look at request traces and convert them.", no_args_is_help=True)
+
+app.command()(trace_log.compact)
+app.command()(trace_log.query)
 
 TraceArgument = Annotated[
     str,
@@ -36,7 +41,10 @@ def inspect(
     sort: SortOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Show a trace's format, rate, burstiness, token counts, sessions and prefix reuse."""
+    """Show a trace's format, rate, burstiness, token counts, sessions and prefix reuse.
+
+    Of an outcome log also who decided and why, how it went, and what off-policy estimates can rest on.
+    """
     from steersman.cli.common import console, print_json
     from steersman.traces.errors import TraceError
     from steersman.traces.readers import find_trace, open_trace
@@ -48,10 +56,16 @@ def inspect(
     if not len(trace):
         raise TraceError("has no requests", path=str(file.path))
     summary = {"path": str(file.path), "format": file.format, **trace.summary()}
+    if file.format == "outcome-log":
+        from steersman.traces.outcome_summary import summarise_log
+
+        summary["log"] = summarise_log(file.path)
     if json:
         print_json(summary)
     else:
         console.print(_table(summary))
+        if "log" in summary:
+            console.print(trace_log.summary_table(summary["log"]))
 
 
 @app.command()

@@ -193,3 +193,32 @@ async def test_answers_teach_what_words_sessions_and_tools_promise(tmp_path: Pat
     assert past["tenant_output_p50"] == 3
     assert past["tool_call_likelihood"] == pytest.approx(4 / 6)
     assert parts.wording.score(word_buckets(["essay"])) > 0.0
+
+
+async def test_text_is_logged_only_where_that_is_asked_for_and_shown_nowhere_else(
+    tmp_path: Path,
+) -> None:
+    log = {"directory": str(tmp_path), "prompt_text": True, "prompt_text_bytes": 60}
+    async with rig(whole(completion()), outcome_log=log) as (router, _):
+        await router.post(chat(SECRET_TEXT))
+        _, page = await router.get("/metrics")
+    (record,) = read(tmp_path)
+    assert record.prompt_text is not None
+    assert len(record.prompt_text) == 60
+    assert record.prompt_text.startswith('{"')
+    assert SECRET_TEXT.encode() not in page
+
+
+async def test_what_was_decided_before_the_policy_is_logged(tmp_path: Path) -> None:
+    sections = {"outcome_log": {"directory": str(tmp_path)}, "affinity": {"keys": ["session"]}}
+    async with rig(whole(completion()), whole(completion()), **sections) as (router, _):
+        for _ in range(2):
+            await router.post(headers={"x-session-id": "s-1"})
+        await router.post()
+    records = read(tmp_path)
+    assert [record.affinity for record in records] == ["new", "stayed", ""]
+    assert [record.policy for record in records][1] == "affinity"
+    assert records[1].propensity == 1.0
+    assert {(record.held_s, record.asked_model, record.explored) for record in records} == {
+        (0.0, "", False)
+    }

@@ -37,7 +37,8 @@ def records(draw: st.DrawFn) -> OutcomeRecord:
         retries=draw(st.integers(0, 3)),
     )
     scores = draw(st.none() | hnp.arrays(np.float32, n, elements=st.floats(width=32)))
-    decision = Decision(draw(st.integers(-1, 3)), "p2c", "v1", draw(st.floats(0, 1)), "stale", scores)
+    chance = draw(st.floats(0, 1))
+    decision = Decision(draw(st.integers(-1, 3)), "p2c", "v1", chance, "stale", scores, chance < 0.5)
     return OutcomeRecord.of(
         request,
         decision,
@@ -51,6 +52,9 @@ def records(draw: st.DrawFn) -> OutcomeRecord:
         output_p50=draw(any_float),
         error=draw(st.sampled_from(["", "timeout"])),
         arm=draw(st.sampled_from(["", "champion", "challenger"])),
+        prompt_text=draw(st.none() | st.text(max_size=5)),
+        affinity=draw(st.sampled_from(["", "stayed"])),
+        held_s=draw(any_float),
         bundle_version=draw(st.text("abc0123", max_size=4)),
     )
 
@@ -101,9 +105,11 @@ def test_bad_data_is_a_value_error(data: bytes) -> None:
         OutcomeRecord.from_json(data)
 
 
-def test_there_is_no_place_for_text() -> None:
+def test_text_has_one_place_which_is_empty() -> None:
     names = {field.name for field in dataclasses.fields(OutcomeRecord)}
     assert not names & {"prompt", "messages", "text", "content", "completion"}
+    assert OutcomeRecord("r", 0.0, 1).prompt_text is None
+    assert b"prompt_text" not in OutcomeRecord("r", 0.0, 1).to_json()
 
 
 def test_what_is_not_known_takes_no_space() -> None:
