@@ -335,18 +335,18 @@ class RouterSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_shadow(self) -> Self:
-        if self.shadow.enabled and not self.outcome_log.directory:
-            raise ValueError("shadow.enabled needs outcome_log.directory; set it too")
-        return self
-
-    @model_validator(mode="after")
     def _check_canary(self) -> Self:
         if self.canary.enabled and not (self.canary.state_file or self.shared.url):
             raise ValueError(
                 "canary.enabled needs canary.state_file, or shared.url where there are several routers; "
                 "set one of them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_shadow(self) -> Self:
+        if self.shadow.enabled and not self.outcome_log.directory:
+            raise ValueError("shadow.enabled needs outcome_log.directory; set it too")
         return self
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ from steersman.predictors.analytic import load_now
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Fleet
 from steersman.serving.replica import Replica
+from steersman.serving.shadow.metrics import ShadowMetrics
 from steersman.traces.schema import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -137,24 +138,7 @@ class RouterMetrics:
         self.refits = counter(
             "refits", "Refits by what came of them: replaced, kept or failed", "result", "reason"
         )
-        self.shadow_loads = counter(
-            "shadow_bundle_loads", "Challengers' bundles, loaded or refused", "challenger", "result"
-        )
-        self.shadow_info = Gauge(
-            "steersman_shadow_info",
-            "1 for every challenger that looks on",
-            ["challenger", "version"],
-            registry=registry,
-        )
-        self.shadow_scored = counter(
-            "shadow_scored",
-            "Decisions scored: same or other choice",
-            "challenger",
-            "choice",
-        )
-        self.shadow_errors = counter(
-            "shadow_errors", "Decisions on which a challenger failed", "challenger"
-        )
+        self.shadow = ShadowMetrics(registry)
         self.log_records = counter("outcome_log_records", "Records handed to the outcome log")
 
     def forget(self, replica_id: str) -> None:

@@ -148,6 +148,7 @@ def rehearse(settings: RouterSettings) -> None:
         "outcome_log": OutcomeLogSettings(),
         "refit": RefitSettings(),
         "shadow": ShadowSettings(),
-        "canary": settings.canary.model_copy(update={"enabled": False}),
+        # Nothing is read or written there before the first step.
+        "canary": settings.canary.model_copy(update={"state_file": "beside"}),
     }
     build_parts(settings.model_copy(update=beside))

@@ -50,7 +50,7 @@ def agreement(matched: Matched) -> Agreement:
     for i in range(BANDS):
         chosen = band == i
         if chosen.any():
-            bands.append(_share(f"{edges[i]:.0%} to {edges[i + 1]:.0%}", agrees[chosen]))
+            bands.append(_share(f"{edges[i]:.1%} to {edges[i + 1]:.1%}", agrees[chosen]))
     tenants = np.array([record.tenant or "none" for record in matched.records])
     busiest = [name for name, _ in Counter(tenants.tolist()).most_common(MOST_TENANTS)]
     shares = [_share(name, agrees[tenants == name]) for name in busiest]

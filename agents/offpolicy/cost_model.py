@@ -30,17 +30,16 @@ def cost_terms(replicas: NDArray[np.float32], request: NDArray[np.float32]) -> F
         replicas: (..., n, len(REPLICA_FEATURES)).
         request: (..., len(REQUEST_FEATURES)).
     """
-    ttft = _capped(replicas[..., _TTFT] / request[..., None, _TTFT_SLO])
-    tpot = _capped(replicas[..., _TPOT] / request[..., None, _TPOT_SLO])
+    wide, objectives = replicas.astype(np.float64), request.astype(np.float64)
+    ttft = _capped(wide[..., _TTFT] / objectives[..., None, _TTFT_SLO])
+    tpot = _capped(wide[..., _TPOT] / objectives[..., None, _TPOT_SLO])
     columns = (np.ones_like(ttft), ttft, tpot, np.log1p(ttft), np.log1p(tpot), ttft > 1.0, tpot > 1.0)
     return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=-1)
 
 
-def _capped(share: NDArray[np.floating]) -> Float64:
+def _capped(share: Float64) -> Float64:
     """A NaN counts as the worst: no estimate is no promise."""
-    known = np.nan_to_num(share.astype(np.float64), nan=TERM_CAP, posinf=TERM_CAP)
-    capped: Float64 = np.minimum(known, TERM_CAP)
-    return capped
+    return np.where(np.isnan(share), TERM_CAP, np.minimum(share, TERM_CAP))
 
 
 def cross_fitted(done: Float64, others: Float64, cost: Float64) -> tuple[Float64, Float64]:
@@ -71,5 +70,4 @@ def _fit(terms: Float64, cost: Float64) -> Float64:
     penalty = RIDGE * len(cost) * np.eye(terms.shape[1])
     penalty[0, 0] = 0.0
     gram = terms.T @ terms + penalty + 1e-12 * np.eye(terms.shape[1])
-    coefficients: Float64 = np.linalg.solve(gram, terms.T @ cost)
-    return coefficients
+    return np.asarray(np.linalg.solve(gram, terms.T @ cost), dtype=np.float64)

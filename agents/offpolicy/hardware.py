@@ -14,9 +14,9 @@ from steersman.traces.schema import HardwareProfile, ModelProfile
 
 Float64 = NDArray[np.float64]
 
-_LIMITS = (L.MAX_NUM_SEQS, L.MAX_BATCHED_TOKENS)
+_LIMITS = (L.MAX_NUM_SEQS, L.MAX_BATCHED_TOKENS, L.KV_CAPACITY_TOKENS)
 _TOLD = [column for column in range(L.BASE_WEIGHT + 1) if column not in _LIMITS]
-"""Columns of a row that tell a profile; engines are started with limits of their own."""
+"""Columns of a row that tell a profile; engines have limits of their own, and tell their memory."""
 UNKNOWN_CONTEXT_TOKENS = 1 << 20
 UNKNOWN_KV_BYTES = 1 << 17
 
@@ -37,10 +37,12 @@ def profile_of_row(row: Float64, model: str) -> HardwareProfile:
         row: (STATE_WIDTH,), see `predictors/ledger.py`.
         model: its name, where no shipped profile tells it.
     """
-    seqs, tokens = (int(row[column]) for column in _LIMITS)
+    seqs, tokens, memory = (int(row[column]) for column in _LIMITS)
     for profile, told in _shipped():
         if np.allclose(told, row[_TOLD], rtol=1e-9, atol=0.0):
-            return replace(profile, max_num_seqs=seqs, max_batched_tokens=tokens)
+            return replace(
+                profile, max_num_seqs=seqs, max_batched_tokens=tokens, kv_capacity_tokens=memory
+            )
     return HardwareProfile(
         name="logged",
         gpu="unknown",
@@ -60,7 +62,7 @@ def profile_of_row(row: Float64, model: str) -> HardwareProfile:
         prefill_token_s=float(row[L.PREFILL_TOKEN_S]),
         prefill_token2_s=float(row[L.PREFILL_TOKEN2_S]),
         host_overhead_s=float(row[L.HOST_OVERHEAD_S]),
-        kv_capacity_tokens=int(row[L.KV_CAPACITY_TOKENS]),
+        kv_capacity_tokens=memory,
         max_num_seqs=seqs,
         max_batched_tokens=tokens,
         hardware_factor=float(row[L.BASE_WEIGHT]),

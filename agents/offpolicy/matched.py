@@ -39,7 +39,7 @@ class Matched:
     """Records without a decision of the champion: refused, logged by another version, or served by the
     challenger itself in a canary."""
     checked: int
-    """Live opinions that were asked for again."""
+    """Live opinions of the policy itself, no fallback, that were asked for again."""
     differing: int
     """Of those, where the challenger would now choose otherwise."""
 
@@ -100,9 +100,12 @@ def match(
         given = said is not None
         if said is None:
             said = _ask(challenger, case)
-        elif not said.error and checked < CHECKED:
-            checked += 1
-            differing += _ask(challenger, case).choice != said.choice
+        elif checked < CHECKED and not said.error and not said.fallback_reason:
+            # Only where the policy itself spoke: its guard remembers, and a fallback may draw.
+            again = _ask(challenger, case)
+            if not (again.error or again.fallback_reason):
+                checked += 1
+                differing += again.choice != said.choice
         if said.error or said.choice < 0:
             failed += 1
             continue

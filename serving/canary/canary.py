@@ -26,7 +26,7 @@ from steersman.serving.canary.settings import Split, Start
 from steersman.serving.canary.split import draw, lot_at, unit_of
 from steersman.serving.canary.state import CanaryState, Phase, Transition
 from steersman.serving.canary.store import CanaryStore, Change, StoreDown
-from steersman.serving.canary.tally import CHALLENGER, CHAMPION, Tally
+from steersman.serving.canary.tally import CHALLENGER, CHAMPION, Lot, Tally
 from steersman.serving.canary.watching import Watched, Watching
 from steersman.serving.config import RouterSettings
 from steersman.serving.exchange import Exchange
@@ -81,6 +81,8 @@ class Canary:
         self._key: Key = ("", 0.0)
         self._fault_of: Key | None = None
         self._watching = Watching()
+        self._lot: Lot | None = None
+        """The stretch of a switchback that is now."""
         self._outage = Outage(settings.canary.outage)
         self._pending = Tally()
         self._stop = ""
@@ -110,7 +112,9 @@ class Canary:
         options = self._settings.canary
         if options.split is Split.SWITCHBACK:
             now_s = self._wall()
-            lot = lot_at(self._salt, now_s, options.block_s, share)
+            lot = self._lot
+            if lot is None or lot.index != int(now_s // options.block_s) or lot.share != share:
+                lot = self._lot = lot_at(self._salt, now_s, options.block_s, share)
             counts = now_s % options.block_s >= options.washout_s
             name = CHALLENGER if lot.challenger else CHAMPION
             return Arm(name, request.request_id, lasting=False, lot=lot, counts=counts)
@@ -223,8 +227,11 @@ class Canary:
         if state.running:
             return
         if state.phase is Phase.PROMOTED:
+            version = self._challenger.version
             if self._taken_over(state):
                 rules.finish(state, options, f"{self._champion_version()} is champion", now_unix_s)
+            elif version not in {"", state.challenger}:
+                rules.finish(state, options, f"the challenger is {version} now", now_unix_s)
             return
         version = self._challenger.version
         new = version not in state.tried and options.start is Start.AUTO
@@ -272,6 +279,7 @@ class Canary:
             self._key = _key(state)
             self._salt = f"{state.challenger} {state.started_unix_s}"
             self._watching.restart()
+            self._lot = None
             self._pending = Tally()
             self._outage = Outage(self._settings.canary.outage)
             self._stop = ""

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from pathlib import Path
 
-from steersman.predictors.bundle import MANIFEST
+from steersman.predictors.bundle import MANIFEST, bundle_signature
 from steersman.serving.canary.metrics import CanaryMetrics
 from steersman.serving.canary.settings import ChallengerSettings
 from steersman.serving.config import RouterSettings
@@ -66,15 +66,10 @@ class Challenger:
     def _signature(self) -> object:
         """Changes whenever the challenger does; None without any."""
         wanted = self._settings.canary.challenger
-        bundle: tuple[int, int, int] | None = None
         directory = wanted.bundle or self._settings.bundle.directory
-        if directory:
-            try:
-                status = (Path(directory) / MANIFEST).stat()
-                bundle = (status.st_ino, status.st_mtime_ns, status.st_size)
-            except OSError:
-                if wanted.bundle:
-                    return None
+        bundle = bundle_signature(directory) if directory else None
+        if bundle is None and wanted.bundle:
+            return None
         return (wanted, self._settings.policy, self._settings.guard, directory, bundle)
 
     def _load(self) -> tuple[ServedModels, str]:

@@ -25,10 +25,17 @@ def make_canary(
     metrics: RouterMetrics,
     clock: Clock,
 ) -> Canary | None:
-    """None where none is configured. Reads and writes nothing yet."""
+    """None where none is configured. Reads and writes nothing yet.
+
+    Raises:
+        ConfigError: the challenger's policy or one of its options is wrong.
+    """
     options = settings.canary
     if not options.enabled:
         return None
+    if options.challenger.policy is not None:  # a misspelt name is found now
+        guard = options.challenger.guard or settings.guard
+        ServedModels(options.challenger.policy, guard, RouterMetrics(), clock)
     told = CanaryMetrics(metrics.registry)
     challenger = Challenger(settings, told, clock)
     store = make_store(options, shared)

@@ -70,8 +70,12 @@ class Shadow:
         return len(self._queue)
 
     def offer(self, route: Route) -> None:
-        """A request has ended that went this way. Constant work; never raises, never waits."""
-        if not self.challengers:
+        """A request has ended that went this way. Constant work; never raises, never waits.
+
+        Not looked at: what a challenger decided itself, in a canary.
+        """
+        arm = route.prepared.arm
+        if not self.challengers or (arm is not None and arm.is_challenger):
             return
         if len(self._queue) >= self._most_queued:
             self.dropped += 1
@@ -119,12 +123,12 @@ class Shadow:
             try:
                 record = challenger.opinion(case)
             except Exception as error:  # whatever a model can throw
-                self._metrics.shadow_errors.labels(directory).inc()
+                self._metrics.shadow.errors.labels(directory).inc()
                 self._tell(directory, challenger.version, error)
                 record = challenger.failed(case, error)
             else:
                 agreement = "same" if record.agrees else "other"
-                self._metrics.shadow_scored.labels(directory, agreement).inc()
+                self._metrics.shadow.scored.labels(directory, agreement).inc()
             self._log.append(record)
 
     def _tell(self, directory: str, version: str, error: Exception) -> None:

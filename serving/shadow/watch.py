@@ -56,12 +56,12 @@ class ShadowWatch:
         try:
             challenger = await asyncio.to_thread(self._read, directory)
         except ArtifactError as error:
-            self._metrics.shadow_loads.labels(directory, "refused").inc()
+            self._metrics.shadow.loads.labels(directory, "refused").inc()
             before = self._shadow.challengers.get(directory)
             stays = f"{before.version} goes on looking on" if before else "nobody looks on"
             logger.warning("challenger refused: %s; %s", error, stays)
         else:
-            self._metrics.shadow_loads.labels(directory, "loaded").inc()
+            self._metrics.shadow.loads.labels(directory, "loaded").inc()
             self._replace(directory, challenger)
 
     def _read(self, directory: str) -> Challenger:
@@ -72,10 +72,10 @@ class ShadowWatch:
         before = others.pop(directory, None)
         if before is not None:
             with contextlib.suppress(KeyError):
-                self._metrics.shadow_info.remove(directory, before.version)
+                self._metrics.shadow.info.remove(directory, before.version)
         if challenger is not None:
             others[directory] = challenger
-            self._metrics.shadow_info.labels(directory, challenger.version).set(1)
+            self._metrics.shadow.info.labels(directory, challenger.version).set(1)
             logger.info("challenger %s looks on, from %s", challenger.version, directory)
         elif before is not None:
             logger.info("challenger %s looks on no more: %s is gone", before.version, directory)

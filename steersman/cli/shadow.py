@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from steersman.cli.promote import MLRUNS, Store, Tracking
+
 if TYPE_CHECKING:
     from steersman.agents.guard import GuardSettings
     from steersman.agents.offpolicy.study import Study
@@ -57,6 +59,12 @@ def report(
     jobs: Annotated[int, typer.Option(min=1, help="Processes that share the replay.")] = 1,
     html: Annotated[Path | None, typer.Option(help="Write the report to this HTML page.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything to this JSON file.")] = None,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Keep the verdict with the challenger in the model registry."),
+    ] = False,
+    mlruns: Store = MLRUNS,
+    tracking_uri: Tracking = "",
 ) -> None:
     """Say whether a challenger should go on to a canary: better, no worse, worse, or not enough to tell.
 
@@ -106,6 +114,25 @@ def report(
     for path in (html, json):
         if path is not None:
             console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    if record:
+        _record(found, mlruns, tracking_uri)
+
+
+def _record(found: Study, mlruns: Path, tracking_uri: str) -> None:
+    """Keep the evidence with the registered version of the challenger."""
+    from steersman.agents.registry import Registry
+    from steersman.cli.common import notes
+    from steersman.traces.errors import ArtifactError
+
+    registry = Registry(mlruns, tracking_uri=tracking_uri)
+    registry.check_exists()
+    version = registry.find(found.challenger)
+    if version is None:
+        raise ArtifactError(
+            f"--record: {registry.place} has no version of bundle {found.challenger}; register it first"
+        )
+    registry.record_evidence(version, found.evidence)
+    notes.print(f"the verdict is kept with version {version}", highlight=False)
 
 
 def _guard(path: Path | None) -> GuardSettings:

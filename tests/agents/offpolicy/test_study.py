@@ -16,6 +16,7 @@ from steersman.agents.offpolicy.contestants import contestant
 from steersman.agents.offpolicy.learning import learning
 from steersman.agents.offpolicy.study import Study, StudySettings, study
 from steersman.agents.offpolicy.verdict import Thresholds
+from steersman.agents.registry import Registry, RunRecord
 from steersman.agents.report.page import render
 from steersman.agents.report.shadow import shadow_page
 from steersman.cli import main
@@ -125,8 +126,11 @@ def test_the_command_reports(
 ) -> None:
     log = write_log(tmp_path / "log", records)
     html, json = tmp_path / "out" / "shadow.html", tmp_path / "out" / "shadow.json"
-    given = ("report", "--log", str(log), "--challenger", str(DIRECTORY), "--seeds", "2")
-    given += ("--requests", "150", "--html", str(html), "--json", str(json))
+    given = ["report", "--log", str(log), "--challenger", str(DIRECTORY), "--seeds", "2"]
+    given += ["--requests", "150", "--html", str(html), "--json", str(json)]
+    registry = Registry(tmp_path / "mlruns")
+    registered = registry.log_training_run(load_shipped(), RunRecord({}, {}), run_name="shipped")
+    given += ["--record", "--mlruns", str(registry.root)]
     monkeypatch.setattr(sys, "argv", ["steersman", "shadow", *given])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -136,6 +140,8 @@ def test_the_command_reports(
     assert "700 decisions, 0 scored while they were served" in answer
     assert orjson.loads(json.read_bytes())["evidence"]["kind"] == "shadow"
     assert "Counterfactual replay" in html.read_text()
+    (kept,) = registry.evidence(registered.version)
+    assert (kept.kind, kept.challenger) == ("shadow", load_shipped().version)
 
 
 @pytest.mark.parametrize(

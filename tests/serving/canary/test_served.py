@@ -17,8 +17,10 @@ from steersman.agents.policy import NO_CANDIDATE
 from steersman.agents.served_evidence import waiting_evidence
 from steersman.predictors.bundle import load_bundle, write_bundle
 from steersman.serving.admin.listener import admin_listening
+from steersman.serving.app import create_app
 from steersman.serving.canary.canary import Canary
 from steersman.serving.canary.state import Phase, read_state
+from steersman.traces.errors import ConfigError
 from steersman.traces.outcome_log import read_outcomes
 from steersman.traces.schema import Decision, Observation
 from tests.parity.test_policy import GRAPH
@@ -343,6 +345,13 @@ async def test_operators_see_and_move_it(tmp_path: Path) -> None:
             assert (status, told["phase"], told["share"]) == (200, "aborted", 0.0)
             assert told["history"][-1]["reason"] == "by me: not so fast"
             assert canary._share == 0.0
+
+
+async def test_a_misspelt_policy_is_found_at_the_start(tmp_path: Path) -> None:
+    async with backends(GOOD) as fleet:
+        settings = settings_for(fleet, **sections(tmp_path, challenger={"policy": {"name": "p2d"}}))
+        with pytest.raises(ConfigError, match="p2d"):
+            create_app(settings)
 
 
 async def test_without_a_canary_there_is_no_page_and_no_arm(tmp_path: Path) -> None:
