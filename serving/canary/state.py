@@ -15,7 +15,9 @@ from steersman.serving.canary.tally import (
     ERRORS,
     GUARDS,
     TTFT,
+    Latencies,
     no_counts,
+    no_latencies,
 )
 
 MOST_TRANSITIONS = 200
@@ -67,9 +69,7 @@ class Figures(BaseModel):
     seen: dict[str, dict[str, list[int]]] = Field(
         default_factory=lambda: {arm: no_counts() for arm in ARMS}
     )
-    latencies: dict[str, dict[str, dict[int, int]]] = Field(
-        default_factory=lambda: {arm: {TTFT: {}, E2E: {}} for arm in ARMS}
-    )
+    latencies: Latencies = Field(default_factory=no_latencies)
 
     def outcomes(self, arm: str) -> int:
         """That ended well or badly."""

@@ -25,6 +25,15 @@ def no_counts() -> Counts:
     return {guard: [0, 0] for guard in GUARDS}
 
 
+Latencies = dict[str, dict[str, dict[int, int]]]
+"""Arm → guard → bucket → outcomes."""
+
+
+def no_latencies() -> Latencies:
+    """Nothing yet."""
+    return {arm: {TTFT: {}, E2E: {}} for arm in ARMS}
+
+
 @dataclass(frozen=True)
 class Lot:
     """A stretch of time that was given to one arm."""
@@ -44,10 +53,7 @@ class Tally:
     """What the tests are fed with: each unit can fare badly only once."""
     seen: dict[str, Counts] = field(default_factory=lambda: {arm: no_counts() for arm in ARMS})
     """All outcomes, for the figures."""
-    latencies: dict[str, dict[str, dict[int, int]]] = field(
-        default_factory=lambda: {arm: {TTFT: {}, E2E: {}} for arm in ARMS}
-    )
-    """Arm → guard → bucket → outcomes."""
+    latencies: Latencies = field(default_factory=no_latencies)
     blocks: dict[Lot, Counts] = field(default_factory=dict)
     """Of a switchback."""
 

@@ -9,12 +9,11 @@ NOW_S = 2e9
 
 
 def found(kind: str, verdict: Verdict, *, champion: str = "b1", age_s: float = 60.0) -> Evidence:
-    made: Evidence = Evidence(kind, "b2", champion, verdict, ("as measured",), {}, NOW_S - age_s)  # type: ignore[arg-type]
-    return made
+    return Evidence(kind, "b2", champion, verdict, ("as measured",), {}, NOW_S - age_s)  # type: ignore[arg-type]
 
 
 def passed(*evidence: Evidence, champions: tuple[str, ...] = ("b1",), **settings: object) -> bool:
-    gates = judge(evidence, GateSettings(**settings), champions=champions, now_unix_s=NOW_S)  # type: ignore[arg-type]
+    gates = judge(evidence, GateSettings(**settings), champions=champions, now_unix_s=NOW_S)
     return all(gate.passed for gate in gates)
 
 

@@ -94,7 +94,7 @@ def test_no_batch_is_worth_more_than_it_costs_if_both_are_alike(
         for k_b in range(n_b + 1):
             test = RateTest(prior=0.01, b=[max(before), min(before)])
             test.add(n_a, k_a, n_b, k_b)
-            chance = math.comb(n_a, k_a) * math.comb(n_b, k_b)
+            chance = float(math.comb(n_a, k_a) * math.comb(n_b, k_b))
             chance *= rate ** (k_a + k_b) * (1 - rate) ** (n_a + n_b - k_a - k_b)
             for i, log in enumerate(test.worse + test.better):
                 total[i] += chance * math.exp(log)
