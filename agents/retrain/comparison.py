@@ -24,6 +24,8 @@ FAITHFUL = ("ttft_p50", "e2e_p50")
 MOST_ERROR = 0.3
 """Of these quantiles, with which the model of the cluster is still believed."""
 LEAST_STREAMS = 5
+MOST_OVERRULED = 0.5
+"""Share of decisions that the guard may take over: beyond it, the guard is what was judged."""
 
 Tell = Callable[[float, str], None]
 
@@ -134,6 +136,11 @@ def judge(
         )
         if too_bad:
             verdict = "worse"
+    overruled = _overruled(log)
+    figures["overruled_share.log"] = overruled
+    if overruled > MOST_OVERRULED and verdict != "worse":
+        verdict = "insufficient"
+        reasons.append(f"the guard decided in its place in {overruled:.0%} of all cases")
     off = {line.figure: line.after for line in fidelity}
     figures |= {f"fidelity.{name}": error for name, error in off.items()}
     wrong = [f"{name} {off[name]:+.0%}" for name in FAITHFUL if abs(off.get(name, 1.0)) > MOST_ERROR]
@@ -153,6 +160,13 @@ def judge(
         made_unix_s=now_unix_s,
         by="retrain",
     )
+
+
+def _overruled(log: EvaluationTable) -> float:
+    """Share of the challenger's decisions that the guard took over."""
+    counts = [log.fallbacks(CHALLENGER, cell) for cell in log.cells]
+    decided = sum(run.figures.requests for run in log.runs if run.policy == CHALLENGER)
+    return min(sum(sum(each.values()) for each in counts) / max(decided, 1), 1.0)
 
 
 def _of_ratio(ratio: Ratio) -> tuple[Verdict, str]:

@@ -26,6 +26,7 @@ from steersman.agents.alone import alone
 from steersman.agents.evidence import Evidence
 from steersman.agents.learned.shipped import load_shipped
 from steersman.agents.offpolicy.contestants import bundle_contestant
+from steersman.agents.offpolicy.learning import learning
 from steersman.agents.offpolicy.world import World, build_world
 from steersman.agents.refit.attempt import refit_latency, refit_length
 from steersman.agents.refit.outcomes import logged_outcomes, taught
@@ -130,7 +131,7 @@ class _Retraining:
     def run(self) -> RetrainResult:
         self._tell("log", 0.0, "read")
         screened, resumed = self._read()
-        records = screened.records
+        records = since_drift(screened.records, self._settings.soundness.least_requests)
         self._tell("log", 0.5, "calibrate")
         world = build_world(records)
         start_s = records[-1].arrival_unix_s - world.trace.duration_s
@@ -301,6 +302,19 @@ class _Retraining:
             self._registry.record_evidence(made.version, evidence)
         self._tell("record", 1.0, f"version {made.version}")
         return made
+
+
+def since_drift(records: tuple[OutcomeRecord, ...], least: int) -> tuple[OutcomeRecord, ...]:
+    """What arrived since predictions of latency last drifted, if that is enough: before it the cluster
+    was another one.
+
+    Args:
+        records: by arrival.
+        least: fewer are not enough, and all are taken.
+    """
+    drifts = [alarm.at_unix_s for alarm in learning(records).alarms if alarm.target != "output"]
+    since = tuple(record for record in records if record.arrival_unix_s >= max(drifts, default=0.0))
+    return since if len(since) >= least else records
 
 
 def _digest(settings: RetrainSettings, **more: object) -> str:

@@ -39,7 +39,7 @@ class RehearsalSettings(Settings):
     judged: int = Field(1200, ge=100, description="requests after the change, served by both models")
     shadow: int = Field(600, ge=20, description="requests that a challenger looks on at")
     chunk: int = Field(100, ge=10, description="requests between two looks at a canary")
-    most: int = Field(3000, ge=100, description="requests of a canary, at most")
+    most: int = Field(3000, ge=50, description="requests of a canary, at most")
     shares: tuple[float, ...] = Field((0.05, 0.2, 0.5, 1.0), description="stages of the canary")
     hold_s: float = Field(10.0, gt=0, description="least time of a stage")
     least_requests: int = Field(20, ge=20, description="the challenger's outcomes in a stage, at least")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -68,3 +69,17 @@ def test_a_model_unlike_the_cluster_shows_nothing() -> None:
 
 def test_few_streams_claim_nothing() -> None:
     assert verdict(0.8, streams=3).verdict == "insufficient"
+
+
+def test_a_challenger_that_the_guard_overrules_shows_nothing() -> None:
+    table = runs(0.8, 5)
+    overruled = EvaluationTable(
+        tuple(
+            replace(run, fallbacks={"latched": 1}) if run.policy == CHALLENGER else run
+            for run in table.runs
+        )
+    )
+    settings = ComparisonSettings(streams=5)
+    found = judge(overruled, None, FAITHFUL, settings, champion="old", challenger="new", now_unix_s=1.0)
+    assert found.verdict == "insufficient"
+    assert "the guard decided in its place in 100% of all cases" in found.reasons

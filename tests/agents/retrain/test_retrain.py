@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from steersman.agents.registry import CHALLENGER, CHAMPION, Registry
-from steersman.agents.retrain.retrain import RetrainPlan, RetrainResult, retrain
+from steersman.agents.retrain.retrain import RetrainPlan, RetrainResult, retrain, since_drift
 from steersman.agents.retrain.work import PLAN
+from steersman.env.scenario import load_scenario
 from steersman.predictors.bundle import POLICY_FILE, load_bundle
 from steersman.traces.errors import ConfigError, TraceError
 from steersman.traces.outcome_record import OutcomeRecord
 from tests.agents.retrain.conftest import SMALL
-from tests.support.simulated_log import write_log
+from tests.support.simulated_log import demo_trace, simulated_log, write_log
 
 
 class Killed(BaseException):
@@ -88,6 +89,18 @@ def test_its_lineage_is_whole(made: tuple[RetrainResult, Registry, Path], log: P
     assert result.tags["trace"] == str(log)
     assert result.tags["requests"] == "1000"
     assert result.screened.read == 1000
+
+
+def test_what_came_before_a_drift_is_left_out_if_the_rest_is_enough() -> None:
+    trace = demo_trace(900, load=0.5)
+    at_s = float(trace.arrival_s[400])
+    drifted = simulated_log(trace, load_scenario("demo").replicas, slow_at=(at_s, 2.5))
+    records = tuple(sorted(drifted, key=lambda record: record.arrival_unix_s))
+    since = since_drift(records, 200)
+    assert 200 <= len(since) <= 500
+    assert since == records[-len(since) :]
+    assert since_drift(records, 600) == records
+    assert since_drift(records[:300], 10) == records[:300]
 
 
 def test_other_settings_begin_anew(

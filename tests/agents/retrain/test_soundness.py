@@ -163,7 +163,8 @@ def test_all_reasons_are_told_at_once(logged: Log) -> None:
 )
 def test_no_value_makes_it_fail(name: str, value: float) -> None:
     record = OutcomeRecord(request_id="r", arrival_unix_s=START_UNIX_S, input_tokens=5)
-    assert isinstance(fault(replace(record, **{name: value}), NOW_S), str)
+    changed_one: dict[str, Any] = {name: value}
+    assert isinstance(fault(replace(record, **changed_one), NOW_S), str)
 
 
 def _few(count: int, failed: float = 0.5) -> SoundnessSettings:
