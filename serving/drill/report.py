@@ -40,6 +40,12 @@ def rows(story: Story) -> list[Row]:
             + ("" if story.promoted else "; not all gates were passed"),
         ),
         row(
+            "p99_ttft_ratio.in_canary",
+            _side_by_side(story),
+            "ratio",
+            "challenger over champion, at the same time, in the last stage in which both had traffic",
+        ),
+        row(
             "bad_challenger.requests_harmed_fraction",
             harm.fraction,
             "share",
@@ -55,6 +61,17 @@ def rows(story: Story) -> list[Row]:
             "where the answer is known",
         ),
     ]
+
+
+def _side_by_side(story: Story) -> float | None:
+    """Of the challenger that was retrained."""
+    version = "" if story.made is None else story.made.bundle.version
+    found = [
+        one.figures["p99_ttft_ratio"]
+        for one in story.transitions
+        if one.challenger == version and "p99_ttft_ratio" in one.figures
+    ]
+    return found[-1] if found else None
 
 
 def page(story: Story, settings: RehearsalSettings, commands: Sequence[str] = ()) -> Page:

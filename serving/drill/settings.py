@@ -30,7 +30,7 @@ class RehearsalSettings(Settings):
 
     scenario: str = Field("demo", description="cluster that is emulated, and its traffic")
     load: float = Field(
-        0.55, gt=0, le=1.5, description="arrival rate over saturation, before the change"
+        0.48, gt=0, le=1.5, description="arrival rate over saturation, before the change"
     )
     slowdowns: tuple[float, ...] = Field(
         (2.5, 1.6, 1.0, 1.0), description="by replica: how many times as long it takes after the change"
@@ -42,7 +42,7 @@ class RehearsalSettings(Settings):
     most: int = Field(3000, ge=50, description="requests of a canary, at most")
     shares: tuple[float, ...] = Field((0.05, 0.2, 0.5, 1.0), description="stages of the canary")
     hold_s: float = Field(10.0, gt=0, description="least time of a stage")
-    least_requests: int = Field(20, ge=20, description="the challenger's outcomes in a stage, at least")
+    least_requests: int = Field(60, ge=20, description="the challenger's outcomes in a stage, at least")
     priced: int = Field(400, ge=20, description="requests with and without outcome log, for its cost")
     stream_interval: int = Field(8, ge=1, description="tokens an emulated backend sends at a time")
     seed: int = Field(0, ge=0, description="of everything random")
@@ -63,6 +63,7 @@ def quick() -> RehearsalSettings:
         most=90,
         shares=(0.5, 1.0),
         hold_s=1.0,
+        least_requests=20,
         priced=20,
         stream_interval=32,
         streams=5,

@@ -12,6 +12,7 @@ from tests.support.processes import run_cli
 FIGURES = {
     "drift.detected_after_requests",
     "p99_ttft_ratio.after_promotion",
+    "p99_ttft_ratio.in_canary",
     "bad_challenger.requests_harmed_fraction",
     "rollback.seconds",
     "log.cpu_fraction",

@@ -130,6 +130,7 @@ def test_the_story_is_told_on_one_page_with_its_figures() -> None:
     assert by_name == {
         "drift.detected_after_requests": None,
         "p99_ttft_ratio.after_promotion": 0.75,
+        "p99_ttft_ratio.in_canary": None,
         "bad_challenger.requests_harmed_fraction": 0.012,
         "rollback.seconds": 3.5,
         "log.cpu_fraction": 0.02,
