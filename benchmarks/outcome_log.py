@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    rounds, duration_s = (10, 2.0) if options.quick else (60, 3.0)
+    rounds, duration_s = (8, 2.0) if options.quick else (24, 3.0)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "log"
         rounds_us, dropped = measure(Path(scratch), directory, rounds, duration_s)
