@@ -109,6 +109,11 @@ async def until(router: Routed, canary: Canary, phase: Phase) -> None:
     await eventually(there, within_s=60.0)
 
 
+def seen(canary: Canary) -> int:
+    """Outcomes of both arms in this stage."""
+    return sum(canary.state.figures.outcomes(arm) for arm in ("champion", "challenger"))
+
+
 def whats(canary: Canary) -> list[str]:
     return [one.what for one in canary.state.transitions]
 
@@ -225,8 +230,7 @@ async def test_routers_share_it_and_go_on_without_the_server(tmp_path: Path) -> 
             assert canaries[0].state.started_unix_s == canaries[1].state.started_unix_s
             for router in routers:
                 await ask(router, 20)
-            both = lambda c: sum(c.state.figures.outcomes(a) for a in ("champion", "challenger"))  # noqa: E731
-            await eventually(lambda: [both(c) for c in canaries] == [40, 40], within_s=60.0)
+            await eventually(lambda: [seen(c) for c in canaries] == [40, 40], within_s=60.0)
 
             server.kill()
             await eventually(lambda: all(c._alone for c in canaries), within_s=60.0)
