@@ -14,13 +14,17 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constr
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format setup peers lock clean
+.PHONY: help demo rehearsal test lint types format setup peers lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(VENV)/.train ## Train on a real trace, serve four emulated backends, replay, compare
 	$(BIN)/steersman demo
+
+rehearsal: $(VENV)/.train ## Rehearse drift, retraining, shadow, canary, rollback; writes a report
+	$(BIN)/steersman rehearsal
+	cp reports/rehearsal/rehearsal.json reports/rehearsal.json
 
 test: $(VENV)/.dev lint types ## Run every check and test, with coverage
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=xml:reports/coverage.xml

@@ -1,18 +1,16 @@
-"""Work spread over processes, with the results of one."""
+"""Work that is shared out, with the results of one process.
+
+Practice, checks, tuning and evaluation all ask `spread`. Who works is the business of a `Crew`: forks of
+this process (`forks.py`), or, inside `with working(crew):`, the machines of a Ray cluster
+(`ray_crew.py`). The results are the same whoever works, since a task's randomness is part of the task.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
-from typing import Any, TypeVar
-
-from steersman.traces.errors import ConfigError, SteersmanError
+from contextvars import ContextVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 Progress = Callable[[float], None]
@@ -20,94 +18,55 @@ Task = Callable[[Progress], T]
 """Something to be done, which tells how far it is; its result must be one that can be sent."""
 
 
-def spread(tasks: Sequence[Task[T]], jobs: int, on_progress: Progress) -> list[T]:
-    """Do all tasks, and return their results in order.
+class Crew(Protocol):
+    """Workers that can be given tasks.
 
-    The processes are forks of this one, so that a task may be any function, and begin with all that is
-    loaded and compiled here. Each takes the next task when it is done with one.
+    A worker begins with a copy of the tasks as they are when they are shared out, takes the next one
+    when it is done with one, and keeps what its tasks keep in them for later ones. What a task changes
+    elsewhere is lost: only its result comes back, and what it told.
+    """
+
+    def work(self, tasks: Sequence[Task[T]], jobs: int, on_progress: Progress) -> list[T]:
+        """Do all tasks, and return their results in order.
+
+        Args:
+            tasks: at least two.
+            jobs: tasks at work at the same time, at least two and at most as many as there are.
+            on_progress: told what the tasks tell, in this process; some crews tell it only when a task
+                is done.
+
+        Raises:
+            ConfigError: this crew cannot work here.
+            SteersmanError: a worker is lost.
+            Exception: what a task raises; the others are given up.
+        """
+        ...
+
+
+_CREW: ContextVar[Crew | None] = ContextVar("crew", default=None)
+"""Set only by `working`, for the length of a `with`: `spread` is asked from deep inside of training and
+evaluation, whose signatures need not know that there are other machines."""
+
+
+@contextmanager
+def working(crew: Crew | None) -> Iterator[None]:
+    """Within this, `spread` gives its tasks to that crew; None: to forks."""
+    token = _CREW.set(crew)
+    try:
+        yield
+    finally:
+        _CREW.reset(token)
+
+
+def spread(tasks: Sequence[Task[T]], jobs: int, on_progress: Progress) -> list[T]:
+    """Do all tasks, and return their results in order; see `Crew.work`.
 
     Args:
-        jobs: processes; with 1, or a single task, all is done in this one.
-        on_progress: told what the tasks tell, in this process.
-
-    Raises:
-        ConfigError: more than one process where there is no fork.
-        SteersmanError: a process has died.
-        Exception: what a task raises; the others are given up.
+        jobs: tasks at work at the same time; with 1, or a single task, all is done in this process.
     """
     jobs = min(jobs, len(tasks))
     if jobs <= 1:
         return [task(on_progress) for task in tasks]
-    if "fork" not in multiprocessing.get_all_start_methods():
-        raise ConfigError(f"jobs = {jobs} needs fork, which {sys.platform} has not; give 1")
-    results: dict[int, T] = {}
-    waiting = iter(range(len(tasks)))
-    with _workers(tasks, jobs) as pipes:
-        for pipe in pipes:
-            pipe.send(next(waiting))
-        while len(results) < len(tasks):
-            ready = wait(pipes)
-            for pipe in [pipe for pipe in pipes if pipe in ready]:
-                kind, index, value = _received(pipe)
-                if kind == "progress":
-                    on_progress(value)
-                elif kind == "error":
-                    raise value
-                else:
-                    results[index] = value
-                    following = next(waiting, None)
-                    if following is not None:
-                        pipe.send(following)
-    return [results[index] for index in range(len(tasks))]
+    from steersman.agents.forks import Forks
 
-
-@contextmanager
-def _workers(tasks: Sequence[Task[Any]], jobs: int) -> Iterator[list[Connection]]:
-    context = multiprocessing.get_context("fork")
-    pipes: list[Connection] = []
-    processes: list[ForkProcess] = []
-    try:
-        for _ in range(jobs):
-            here, there = context.Pipe()
-            process = context.Process(target=_work, args=(tasks, there, [*pipes, here]), daemon=True)
-            with warnings.catch_warnings():
-                # Of threads here (a progress bar's) a fork knows nothing; the tasks use none of theirs.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            there.close()
-            pipes.append(here)
-            processes.append(process)
-        yield pipes
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join()
-        for pipe in pipes:
-            pipe.close()
-
-
-def _work(tasks: Sequence[Task[Any]], pipe: Connection, others: Sequence[Connection]) -> None:
-    """In a process: what is asked, until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks is interrupted, and ends this
-    for other in others:
-        other.close()
-    while True:
-        try:
-            index = pipe.recv()
-        except EOFError:
-            return
-        try:
-            result = tasks[index](lambda done: pipe.send(("progress", 0, done)))
-        except Exception as error:  # raised again where it was asked
-            pipe.send(("error", index, error))
-            return
-        pipe.send(("done", index, result))
-
-
-def _received(pipe: Connection) -> tuple[str, int, Any]:
-    try:
-        message: tuple[str, int, Any] = pipe.recv()
-    except (EOFError, ConnectionResetError):
-        raise SteersmanError("a worker process has died (memory?); give fewer --jobs") from None
-    return message
+    return (_CREW.get() or Forks()).work(tasks, jobs, on_progress)

@@ -144,7 +144,7 @@ def damaged(
         OnnxModel.parse(data, kind=KIND, features=POLICY_FEATURES, source="damaged")
     except ArtifactError:
         session = ort.InferenceSession(data, session_options(), providers=["CPUExecutionProvider"])
-        return OnnxModel(session, loaded(path).metadata, "damaged")
+        return OnnxModel(session, loaded(path).metadata, "damaged", data)
     raise SystemExit("a file with changed weights was not refused")
 
 

@@ -67,8 +67,11 @@ class OnnxModel:
     To reload, load another instance (from any thread) and replace the reference.
     """
 
-    def __init__(self, session: ort.InferenceSession, metadata: ModelMetadata, source: str) -> None:
+    def __init__(
+        self, session: ort.InferenceSession, metadata: ModelMetadata, source: str, data: bytes
+    ) -> None:
         self._session = session
+        self._data = data
         self.metadata = metadata
         self.source = source
         """Where it came from, for messages."""
@@ -107,7 +110,7 @@ class OnnxModel:
         session, entries = _open(data, source)
         metadata = _read_metadata(entries, source)
         _check_interface(metadata, kind, features, source)
-        model = cls(session, metadata, source)
+        model = cls(session, metadata, source, data)
         model._check_parity(entries[PREFIX + "parity"])
         return model
 
@@ -118,6 +121,10 @@ class OnnxModel:
         """
         outputs: list[NDArray[Any]] = self._session.run(None, dict(inputs))
         return outputs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A session cannot be sent to another process; the graph can."""
+        return _received, (self._data, self.metadata, self.source)
 
     def _check_parity(self, text: str) -> None:
         recorded = _json(text, "parity", self.source)
@@ -186,6 +193,11 @@ def _open(data: bytes, source: str) -> tuple[ort.InferenceSession, dict[str, str
         raise ArtifactError(
             f"{source}: not a readable ONNX model ({_line(error)}); train or export it anew"
         ) from None
+
+
+def _received(data: bytes, metadata: ModelMetadata, source: str) -> OnnxModel:
+    """A model that another process has checked."""
+    return OnnxModel(_open(data, source)[0], metadata, source, data)
 
 
 def _read_metadata(entries: Mapping[str, str], source: str) -> ModelMetadata:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 from steersman.agents.evaluate.course import Course, Protocol, course, run_count
@@ -54,8 +54,8 @@ def evaluate(
         for first in range(0, len(places), COURSES)
     ]
     tasks = [(stage, part) for stage in stages for part in stage.parts(-(-jobs // len(stages)))]
-    courses_of = lru_cache(maxsize=1)(_Stage.courses)
-    work = [partial(stage.play, part, courses_of) for stage, part in tasks]
+    kept = _Kept()
+    work = [partial(stage.play, part, kept) for stage, part in tasks]
     runs: dict[int, dict[_Seat, Run]] = {id(stage): {} for stage in stages}
     for (stage, part), played in zip(tasks, spread(work, jobs, on_progress or _ignore), strict=True):
         runs[id(stage)] |= zip(part, played, strict=True)
@@ -101,11 +101,11 @@ class _Stage:
     def play(
         self,
         seats: Sequence[_Seat],
-        courses_of: Callable[[_Stage], list[Course]],
+        kept: _Kept,
         on_progress: Callable[[float], None],
     ) -> list[Run]:
-        """These seats' runs; `courses_of` keeps what `courses` has made."""
-        courses = courses_of(self)
+        """These seats' runs; `kept` keeps what `courses` has made."""
+        courses = kept.courses(self)
         entries = [Entry(*self._contestants[seat.contestant], courses[seat.course]) for seat in seats]
         return play(entries, self._protocol, on_progress)
 
@@ -115,6 +115,21 @@ class _Stage:
         return [
             course(self._scenario, load, seed, self._protocol, source) for load, seed in self._places
         ]
+
+
+class _Kept:
+    """The courses of the stage that was last asked for; each worker has its own."""
+
+    def __init__(self) -> None:
+        self._stage: _Stage | None = None
+        self._courses: list[Course] = []
+
+    def courses(self, stage: _Stage) -> list[Course]:
+        """Made at the first call for a stage."""
+        if self._stage is not stage:
+            self._courses = stage.courses()
+            self._stage = stage
+        return self._courses
 
 
 def _ignore(runs: float) -> None:

@@ -7,17 +7,15 @@ stay. What was served before is kept beside the bundle, as `<bundle>.previous`.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from steersman import __version__
+from steersman.agents.alone import alone
 from steersman.agents.fit.fitted import FittedModel
 from steersman.agents.refit.attempt import refit_latency, refit_length
 from steersman.agents.refit.outcomes import logged_outcomes, taught
@@ -76,7 +74,7 @@ def refit(plan: RefitPlan) -> RefitReport:
         ArtifactError: another refit is at work, the bundle is corrupt, was replaced meanwhile, or
             cannot be written.
     """
-    with _alone(plan.bundle):
+    with alone(plan.bundle, "refit"):
         served = load_bundle(plan.bundle) if (plan.bundle / MANIFEST).exists() else None
         outcomes = logged_outcomes(read_newest(plan.log, plan.read, taught))
         report = RefitReport(outcomes=len(outcomes), version=served.version if served else "")
@@ -109,7 +107,7 @@ def roll_back(directory: Path) -> Bundle:
     Raises:
         ArtifactError: there is no previous bundle, or one of the two is corrupt.
     """
-    with _alone(directory):
+    with alone(directory, "refit"):
         previous, served = load_bundle(previous_of(directory)), load_bundle(directory)
         _copy(served, previous_of(directory))
         return _copy(previous, directory)
@@ -157,24 +155,3 @@ def _copy(bundle: Bundle, directory: Path) -> Bundle:
         created=manifest.created,
         trained_on=manifest.trained_on,
     )
-
-
-@contextmanager
-def _alone(bundle: Path) -> Iterator[None]:
-    """Hold the lock of a bundle: one refit at a time, of however many routers."""
-    path = bundle.with_name(f".{bundle.name}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise ArtifactError(
-            f"{path}: cannot be written ({error.strerror}); give a writable directory"
-        ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ArtifactError(f"{bundle}: another refit is at work; wait for it") from None
-    else:
-        yield
-    finally:
-        os.close(handle)

@@ -79,7 +79,19 @@ def write_router_config(stage: Stage, policy: str) -> Path:
     Raises:
         ConfigError: the directory cannot be written.
     """
-    settings: dict[str, Any] = {
+    settings = router_settings(stage, policy)
+    path = stage.router_config(policy)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error}); choose another directory") from None
+    return path
+
+
+def router_settings(stage: Stage, policy: str) -> dict[str, Any]:
+    """A `steersman serve` configuration for the stage."""
+    return {
         "host": "127.0.0.1",
         "port": int(stage.router_url.rpartition(":")[2]),
         "backends": [
@@ -98,13 +110,6 @@ def write_router_config(stage: Stage, policy: str) -> Path:
         "bundle": {"directory": str(stage.bundle)},
         "outcome_log": {"directory": str(stage.outcome_log(policy))},
     }
-    path = stage.router_config(policy)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error}); choose another directory") from None
-    return path
 
 
 def start_backends(children: Children, stage: Stage) -> None:

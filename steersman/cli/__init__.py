@@ -22,7 +22,9 @@ from steersman.cli import (
     explain,
     keys,
     promote,
+    rehearsal,
     replay,
+    retrain,
     serve,
     shadow,
     simulate,
@@ -33,6 +35,7 @@ from steersman.cli import (
 from steersman.traces.errors import SteersmanError
 
 EXTRAS = {
+    "ray": ("ray",),
     "sim": ("numba", "gymnasium", "scipy"),
     "tokenizer": ("tokenizers",),
     "query": ("duckdb",),
@@ -68,6 +71,8 @@ app.command()(promote.rollback)
 app.command()(promote.models)
 app.add_typer(canary.app, name="canary")
 app.add_typer(promote.registry_app, name="registry")
+app.command()(retrain.retrain)
+app.command()(rehearsal.rehearsal)
 app.command()(serve.serve)
 app.command()(check.check)
 app.command()(emulate.emulate)

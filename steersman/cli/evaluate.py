@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from steersman.cli.crew import Ray, crew
+
 if TYPE_CHECKING:
     from steersman.agents.evaluate.table import EvaluationTable
 
@@ -63,6 +65,7 @@ def routing(
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes that share the runs; the figures stay the same.")
     ] = 1,
+    ray: Ray = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print every run and ratio as one JSON document.")
     ] = False,
@@ -96,11 +99,11 @@ def routing(
     described = [
         measured(load_scenario(name), trace, "evaluation") for name in names("--scenario", scenario)
     ]
-    with progress() as bar:
+    with progress() as bar, crew(ray, jobs) as workers:
         total = run_count(len(factories), len(described), protocol)
         task = bar.add_task(f"{judged} against {len(rivals)}", total=total, note="runs")
         table = evaluate(
-            factories, described, protocol, jobs=jobs, on_progress=partial(bar.advance, task)
+            factories, described, protocol, jobs=workers, on_progress=partial(bar.advance, task)
         )
         bar.update(task, completed=len(table.runs))
     named = watched(table, judged, rivals)
@@ -272,6 +275,7 @@ def tune(
         typer.Option(help="Directory of trained models, which then predict; default: the rules do."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that share the searches.")] = 1,
+    ray: Ray = None,
 ) -> None:
     """Find the best constants of a policy on the tuning part of each scenario's traffic.
 
@@ -306,10 +310,10 @@ def tune(
         folder=out or FOLDER,
         notebook=notebook,
     )
-    with progress() as bar:
+    with progress() as bar, crew(ray, jobs) as workers:
         total = run_count((evaluations + 1) * len(plan.policies), len(described), plan.protocol)
         row = bar.add_task(f"{len(plan.tasks)} searches", total=total, note="runs")
-        found = plan.carry_out(jobs, partial(bar.advance, row))
+        found = plan.carry_out(workers, partial(bar.advance, row))
         bar.update(row, completed=total)
     for tuned, where, path in found:
         console.print(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from steersman.cli.crew import Ray
 from steersman.cli.promote import TRACKING_VARIABLE
 from steersman.cli.promote import promote as promote_version
 from steersman.cli.refit import refit
@@ -67,13 +68,14 @@ def train_all(
     mlruns: Store = MLRUNS,
     promote: Promote = False,
     resume: Resume = False,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Fit the predictors, train the policy, compare it with its baselines, record everything."""
     from steersman.agents.train_settings import What
 
     settings = _settings(config, scenario, trace, budget_s, seed)
-    _run(settings, What.ALL, None, mlruns, out, promote=promote, resume=resume, json=json)
+    _run(settings, What.ALL, None, mlruns, out, promote=promote, resume=resume, json=json, ray=ray)
 
 
 @app.command()
@@ -109,13 +111,14 @@ def policy(
     mlruns: Store = MLRUNS,
     promote: Promote = False,
     resume: Resume = False,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Train the routing policy on top of predictors that exist (without any: a constant guess)."""
     from steersman.agents.train_settings import What
 
     settings = _settings(config, scenario, trace, budget_s, seed)
-    _run(settings, What.POLICY, models, mlruns, out, promote=promote, resume=resume, json=json)
+    _run(settings, What.POLICY, models, mlruns, out, promote=promote, resume=resume, json=json, ray=ray)
 
 
 def _settings(
@@ -145,10 +148,12 @@ def _run(
     promote: bool,
     resume: bool,
     json: bool,
+    ray: str | None = None,
 ) -> None:
     from steersman.agents.registry import Registry
     from steersman.agents.train_settings import What
     from steersman.cli.common import print_json
+    from steersman.cli.crew import crew
     from steersman.predictors.bundle import MANIFEST, load_bundle
 
     registry = Registry(mlruns, tracking_uri=os.environ.get(TRACKING_VARIABLE, ""))
@@ -161,9 +166,9 @@ def _run(
     # Seconds to load: mistakes are told before.
     from steersman.agents.train import train
 
-    with stage_bars() as tell:
+    with crew(ray, settings.jobs) as jobs, stage_bars() as tell:
         result = train(
-            settings,
+            settings.model_copy(update={"jobs": jobs}),
             what=what,
             registry=registry,
             out=out or mlruns / "training",

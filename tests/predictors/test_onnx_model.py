@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,14 @@ def test_a_good_model_answers_and_tells_what_it_is() -> None:
     assert model.metadata.lower.tolist() == [0, 0, 0]
     assert model.metadata.upper.tolist() == [1, 1, 1]
     assert dict(model.metadata.extra) == {"note": "kept"}
+
+
+def test_a_model_can_be_sent_to_another_process() -> None:
+    model = parse(double_model(extra={"note": "kept"}))
+    received = pickle.loads(pickle.dumps(model))
+    asked = {"features": np.array([[1.0, 2.0, 3.0]], dtype=np.float32)}
+    assert np.array_equal(received.run(asked)[0], model.run(asked)[0])
+    assert received.metadata.extra == {"note": "kept"}
 
 
 def test_load_reads_a_file_and_checks_its_checksum(tmp_path: Path) -> None:
