@@ -102,9 +102,20 @@ def test_evolution_comes_first_and_what_it_finds_is_kept_where_it_helps() -> Non
 def test_an_evolution_is_resumed_without_playing_it_again(tmp_path: Path) -> None:
     file = tmp_path / "policy.checkpoint"
     evolution = {**small_settings().evolution.model_dump(), "generations": 2}
-    changes = {"ppo_share": 0.0, "evolution": evolution, "checkpoint": file}
-    run(clock=Ticks(0.05), budget_s=1.0, evolution_share=1.0, **changes)
-    resumed = run(clock=Ticks(0.05), budget_s=4.0, evolution_share=1.0, resume=True, **changes)
+
+    def again(budget_s: float, *, resume: bool) -> TrainedPolicy:
+        return run(
+            ppo_share=0.0,
+            clock=Ticks(0.05),
+            checkpoint=file,
+            resume=resume,
+            budget_s=budget_s,
+            evolution=evolution,
+            evolution_share=1.0,
+        )
+
+    again(1.0, resume=False)
+    resumed = again(4.0, resume=True)
     assert [step for step, _ in resumed.curves["evolution_ratio"]] == [1, 2]
 
 
