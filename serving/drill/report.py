@@ -163,10 +163,10 @@ def _evidence(story: Story) -> Section:
         (who, evidence.verdict.replace("_", " "), "; ".join(evidence.reasons)) for who, evidence in found
     ]
     ratios = [
-        (who, *(evidence.figures[key] for key in keys))
+        (who, evidence.figures[value], evidence.figures[lo], evidence.figures[hi])
         for who, evidence in found
-        for keys in _RATIOS
-        if all(key in evidence.figures for key in keys)
+        for value, lo, hi in _RATIOS
+        if {value, lo, hi} <= evidence.figures.keys()
     ]
     drawn = []
     if ratios:

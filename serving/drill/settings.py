@@ -4,25 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from steersman.agents.learned.config import PolicySettings
-from steersman.agents.retrain.settings import ComparisonSettings, RetrainSettings, SoundnessSettings
 from steersman.traces.settings import Settings
-
-
-def _retraining() -> RetrainSettings:
-    return RetrainSettings(
-        practise=(),
-        soundness=SoundnessSettings(least_requests=500, least_span_s=30.0),
-        policy=PolicySettings.model_validate(
-            {
-                "budget_s": 180.0,
-                "ppo_share": 0.0,
-                "practice": {"replicas": [2, 8], "load": [0.5, 1.3], "scenario_share": 0.7},
-                "check": {"loads": [0.7, 0.95], "seeds": 4},
-            }
-        ),
-        comparison=ComparisonSettings(streams=10, requests=1000, scenarios=()),
-    )
 
 
 class RehearsalSettings(Settings):
@@ -48,8 +30,8 @@ class RehearsalSettings(Settings):
     seed: int = Field(0, ge=0, description="of everything random")
     streams: int = Field(10, ge=2, description="streams of the replay in a shadow report")
     least_decisions: int = Field(300, ge=1, description="decisions that a shadow report's verdict needs")
-    retrain: RetrainSettings = Field(
-        default_factory=_retraining, description="how challengers are made (docs/retrain.md)"
+    retrain: str = Field(
+        "rehearsal", description="settings of the retraining: a name in configs/training, or a YAML file"
     )
 
 
@@ -69,19 +51,5 @@ def quick() -> RehearsalSettings:
         streams=5,
         least_decisions=20,
         load=0.8,
-        retrain=RetrainSettings(
-            practise=(),
-            soundness=SoundnessSettings(least_requests=100, least_span_s=5.0),
-            policy=PolicySettings.model_validate(
-                {
-                    "budget_s": 2.0,
-                    "ppo_share": 0.0,
-                    "network": {"width": 8},
-                    "practice": {"replicas": [2, 4], "episode_requests": 40, "episode_s": 0.0},
-                    "counterfactual": {"clusters": 4, "states": 10, "rounds": 1, "check_rounds": 1},
-                    "check": {"loads": [0.8], "seeds": 2, "requests": 60, "run_s": 0.0},
-                }
-            ),
-            comparison=ComparisonSettings(streams=5, requests=60, scenarios=()),
-        ),
+        retrain="rehearsal-quick",
     )

@@ -17,8 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from steersman.agents.guard import GuardSettings
 from steersman.agents.registry import CHALLENGER, Registry
 from steersman.agents.registry_watch import RegistryWatch
-from steersman.env.saturation import with_traffic
-from steersman.env.scenario import load_scenario, load_source, saturation_of
+from steersman.env.scenario import load_source, saturation_of
 from steersman.serving.canary.commands import Command, change_for
 from steersman.serving.canary.settings import CanarySettings
 from steersman.serving.canary.state import CanaryState, Phase, read_state
@@ -33,6 +32,7 @@ from steersman.traces.arrivals import block_bootstrap
 from steersman.traces.errors import BackendError
 from steersman.traces.outcome_log import read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
+from steersman.traces.scenario import Scenario
 from steersman.traces.settings import parse_settings
 from steersman.traces.trace import Trace
 
@@ -50,16 +50,18 @@ class Site:
     """Everything that a rehearsal needs around it.
 
     Args:
+        scenario: that of the settings, its saturation measured.
         directory: of configurations, logs, the registry and the outcome log.
         children: in which processes are started; gone when it closes.
     """
 
-    def __init__(self, settings: RehearsalSettings, directory: Path, children: Children) -> None:
+    def __init__(
+        self, settings: RehearsalSettings, scenario: Scenario, directory: Path, children: Children
+    ) -> None:
         self.settings = settings
         self.directory = directory.resolve()
         self._children = children
         self.registry = Registry(self.directory / "mlruns")
-        scenario = with_traffic(load_scenario(settings.scenario), None, "evaluation")
         self.rate_rps = settings.load * saturation_of(scenario, "evaluation")
         self._source = load_source(scenario, "evaluation")
         self.stage: Stage = choose_stage(
@@ -144,11 +146,12 @@ class Site:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric of the router over all series with these labels; 0 without any."""
-        return sum(
+        found: float = sum(
             sample.value
             for sample in self._samples()
             if sample.name == name and labels.items() <= sample.labels.items()
         )
+        return found
 
     def serves(self) -> str:
         """Version of the bundle that the router serves; empty for none."""

@@ -29,6 +29,7 @@ from steersman.agents.promotion import promote
 from steersman.agents.registry import CHALLENGER, CHAMPION, RunRecord
 from steersman.agents.registry_watch import RegistryWatch
 from steersman.agents.retrain.retrain import RetrainPlan, RetrainResult, retrain
+from steersman.agents.retrain.settings import load_retrain_settings
 from steersman.predictors.bundle import Bundle, load_bundle
 from steersman.serving.canary.commands import Command
 from steersman.serving.canary.state import Phase, Transition
@@ -107,6 +108,7 @@ class Rehearsal:
     def __init__(self, site: Site, bars: Bars, say: Callable[[str], None]) -> None:
         self._site, self._bars = site, bars
         self._settings = site.settings
+        self._retraining = load_retrain_settings(site.settings.retrain)
         self._say = say
         self._watch = RegistryWatch(site.registry, time.time, promotes=GateSettings())
         self.story = Story()
@@ -200,9 +202,9 @@ class Rehearsal:
         )
 
     def _learn(self) -> None:
-        site, settings = self._site, self._settings
+        site = self._site
         plan = RetrainPlan(
-            site.log, site.directory / "retraining", settings.retrain, self.story.changed_unix_s
+            site.log, site.directory / "retraining", self._retraining, self.story.changed_unix_s
         )
         stages: dict[str, float] = {}
         with self._bars("retrain", 100) as advance:
@@ -231,7 +233,7 @@ class Rehearsal:
             requests=settings.judged,
             thresholds=Thresholds(decisions=settings.least_decisions),
             guard=guard,
-            jobs=settings.retrain.jobs,
+            jobs=self._retraining.jobs,
         )
         champion = bundle_contestant(_served(site, CHAMPION), guard)
         found = study(records, opinions, challenger, champion, plan, now_unix_s=time.time())

@@ -47,6 +47,8 @@ def rehearsal(
     _make_room(out)
     # Seconds to load: mistakes are told before.
     from steersman.agents.report.page import write
+    from steersman.env.saturation import with_traffic
+    from steersman.env.scenario import load_scenario
     from steersman.serving.drill.report import page, rows
     from steersman.serving.drill.site import Site
     from steersman.serving.drill.story import Rehearsal
@@ -54,7 +56,8 @@ def rehearsal(
 
     with Children(out / "logs") as children:
         notes.print("Starting emulated backends and a router ...")
-        site = Site(settings, out, children)
+        scenario = with_traffic(load_scenario(settings.scenario), None, "evaluation")
+        site = Site(settings, scenario, out, children)
         site.start_backends()
         story = Rehearsal(site, _bars, lambda text: notes.print(text, markup=False)).play()
     figures = rows(story)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from steersman.cli.promote import TRACKING_VARIABLE
 if TYPE_CHECKING:
     from steersman.agents.retrain.retrain import RetrainResult
     from steersman.agents.retrain.settings import RetrainSettings
+    from steersman.agents.train import Stage
 
 
 def retrain(
@@ -130,7 +131,11 @@ class _Run:
         with crew(self._ray, self._settings.jobs) as jobs, stage_bars() as tell:
             settings = self._settings.model_copy(update={"jobs": jobs})
             plan = RetrainPlan(self._log, self._out, settings, self._since)
-            return run(plan, registry, progress=tell)
+
+            def told(stage: str, share: float, note: str) -> None:
+                tell(cast("Stage", stage), share, note)  # a bar for whatever it is called
+
+            return run(plan, registry, progress=told)
 
 
 def _print(result: RetrainResult, mlruns: Path) -> None:
