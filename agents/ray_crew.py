@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -19,6 +20,7 @@ from steersman.agents.parallel import Progress, T, Task
 from steersman.env import transport  # noqa: F401  (clusters in tasks can be sent from here on)
 from steersman.traces.errors import ConfigError, SteersmanError
 
+REACH_S = 5.0
 LOCAL = "local"
 """Address that starts a cluster of this machine alone, for the length of the work."""
 
@@ -93,6 +95,7 @@ def ray_crew(address: str) -> Iterator[RayCrew]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
     import ray
 
+    _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {"include_dashboard": False, "address": LOCAL}
@@ -102,10 +105,7 @@ def ray_crew(address: str) -> Iterator[RayCrew]:
         ray.init(**options)
     except (ConnectionError, ValueError, RuntimeError, OSError, AssertionError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ConfigError(
-            f"--ray {address}: no Ray cluster can be joined there ({reason}); start one with "
-            "'ray start --head', or give 'local'"
-        ) from None
+        raise _not_there(address, reason) from None
     try:
         theirs = ray.get(ray.remote(num_cpus=1)(_version).remote())
         if theirs != __version__:
@@ -116,6 +116,28 @@ def ray_crew(address: str) -> Iterator[RayCrew]:
         yield RayCrew(ray)
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Whether anybody listens at `host:port`: Ray itself tries for minutes.
+
+    Raises:
+        ConfigError: nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        raise _not_there(address, str(error)) from None
+
+
+def _not_there(address: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"--ray {address}: no Ray cluster can be joined there ({reason}); start one with "
+        "'ray start --head', or give 'local'"
+    )
 
 
 def _version() -> str:
