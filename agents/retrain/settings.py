@@ -1,4 +1,4 @@
-"""Settings of a retraining: `configs/training/retrain.yaml` by default. Loads nothing heavy."""
+"""Settings of a retraining: `configs/retraining/default.yaml` by default. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ class RetrainSettings(Settings):
 
 
 def load_retrain_settings(path_or_name: str | Path) -> RetrainSettings:
-    """Settings from `configs/training` by name (`retrain`), or from the path of a YAML file.
+    """Settings from `configs/retraining` by name (`default`), or from the path of a YAML file.
 
     Raises:
         ConfigError: no such file, or a key of it is wrong.
     """
-    bundled = CONFIG_ROOT / "training" / f"{path_or_name}.yaml"
+    bundled = CONFIG_ROOT / "retraining" / f"{path_or_name}.yaml"
     return load_settings(bundled if bundled.is_file() else Path(path_or_name), RetrainSettings)

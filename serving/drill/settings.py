@@ -31,7 +31,8 @@ class RehearsalSettings(Settings):
     streams: int = Field(10, ge=2, description="streams of the replay in a shadow report")
     least_decisions: int = Field(300, ge=1, description="decisions that a shadow report's verdict needs")
     retrain: str = Field(
-        "rehearsal", description="settings of the retraining: a name in configs/training, or a YAML file"
+        "rehearsal",
+        description="settings of the retraining: a name in configs/retraining, or a YAML file",
     )
 
 

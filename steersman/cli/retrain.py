@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def retrain(
     log: Annotated[Path, typer.Option("--log", help="Directory of the outcome log.")],
     config: Annotated[
-        str, typer.Option(help="Settings: 'retrain', or a YAML file (docs/retrain.md lists the keys).")
-    ] = "retrain",
+        str, typer.Option(help="Settings: 'default', or a YAML file (docs/retrain.md lists the keys).")
+    ] = "default",
     budget_s: Annotated[
         float | None, typer.Option("--budget-s", min=1, help="Wall time for the policy, in seconds.")
     ] = None,

@@ -29,6 +29,8 @@ TTFT = REPLICA_INDEX["ttft_s"]
 AGE = REPLICA_INDEX["age_s"]
 OUTSIDE = GuardSettings(max_outside_share=1.0, max_disagreement=1.0, deadline_ms=1e6, cost_slack=1e9)
 """Observations drawn at random lie outside of what the small test policy was trained on."""
+STALE = {"max_age_s": 0.05, "fallbacks": ("p2c",)}
+"""All metrics are too old, and the one to fall back on draws."""
 
 
 def explorer(policy: Policy, seed: int = 0, share: float = SHARE) -> Explorer:
@@ -102,8 +104,8 @@ def test_a_fallback_after_a_veto_keeps_its_true_propensity() -> None:
     """Under the guard, chance would have been overruled here, and the log would have said 1."""
     seen = even(4, 4)
     seen.replicas[:3, TTFT] = (0.1, 0.1, 60.0)
-    policy = explorer(learned(3, OUTSIDE.model_copy(update={"max_age_s": 0.05})))
-    stated = true_to_its_frequencies(policy, seen)  # metrics are stale: the last fallback, p2c
+    policy = explorer(learned(3, OUTSIDE.model_copy(update=STALE)))
+    stated = true_to_its_frequencies(policy, seen)
     assert policy.decide(seen).policy == "p2c"
     assert sum(stated.values()) == pytest.approx(1.0)
 

@@ -36,8 +36,8 @@ def test_mistakes_are_told_in_one_line(
 
 
 def test_the_file_lists_every_key_with_its_default() -> None:
-    written = load_retrain_settings("retrain")
+    written = load_retrain_settings("default")
     usual = RetrainSettings()
     assert written.model_dump(exclude={"policy"}) == usual.model_dump(exclude={"policy"})
-    named = yaml.safe_load((CONFIG_ROOT / "training" / "retrain.yaml").read_text())
+    named = yaml.safe_load((CONFIG_ROOT / "retraining" / "default.yaml").read_text())
     assert set(named) == set(RetrainSettings.model_fields)

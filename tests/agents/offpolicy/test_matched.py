@@ -74,7 +74,7 @@ def test_costs_are_those_of_the_protocol(records: list[OutcomeRecord]) -> None:
 def test_agreement_adds_up(matched: Matched) -> None:
     found = agreement(matched)
     assert found.overall.decisions == len(matched) == 700
-    assert 0.8 < found.overall.agree <= 1.0
+    assert 0.6 < found.overall.agree <= 1.0
     assert sum(share.decisions for share in found.by_load) == 700
     mean = sum(share.decisions * share.agree for share in found.by_load) / 700
     assert mean == pytest.approx(found.overall.agree)

@@ -67,7 +67,7 @@ def test_its_guard_speaks_for_it(records: list[OutcomeRecord]) -> None:
     challenger = Challenger(load_shipped(), GuardSettings(max_age_s=1e-6))
     said = challenger.opinion(case_of(records[30]))
     assert said.fallback_reason == "stale_snapshot"
-    assert said.policy == "p2c"
+    assert said.policy == "marginal-cost"
 
 
 def test_it_predicts_lengths_itself(records: list[OutcomeRecord]) -> None:
