@@ -22,6 +22,20 @@ WINDOW_S = 8.0
 STEP_S = 2.0
 
 
+_SHORT = {
+    "drift.detected_after_requests": "until drift was seen",
+    "p99_ttft_ratio.after_promotion": "p99 TTFT, after / before",
+    "p99_ttft_ratio.in_canary": "p99 TTFT, side by side",
+    "bad_challenger.requests_harmed_fraction": "harmed by the bad one",
+    "rollback.seconds": "rollback",
+    "log.cpu_fraction": "CPU of the log",
+    "ope.dr_error_known_case": "error of DR",
+}
+"""Names of figures at the top of the page."""
+MOST_DRAWN = 3.0
+"""J ratios beyond it are told, not drawn."""
+
+
 def rows(story: Story) -> list[Row]:
     """The figures of `rehearsal.json`."""
     found, harm = story.drift, story.harm
@@ -81,11 +95,11 @@ def page(story: Story, settings: RehearsalSettings, commands: Sequence[str] = ()
         title="Rehearsal: from drift to a better model, and back",
         subtitle="A real router in front of emulated backends, requests of a real trace over HTTP. The "
         "hardware changes, and nobody tells the router.",
-        highlights=[(_text(one), str(one["name"])) for one in measured],
+        highlights=[(_text(one), _SHORT[str(one["name"])]) for one in measured],
         sections=[
             Section(
                 "What happened",
-                tables=[Table(("when", "what"), story.told)],
+                paragraphs=[f"{what}: {sentence}." for what, sentence in story.told],
                 figures=[
                     Figure(
                         figures.curves(
@@ -159,14 +173,15 @@ def _evidence(story: Story) -> Section:
         *([("retrained: held-out log", story.made.evidence)] if story.made is not None else []),
         *((f"{name}: shadow", evidence) for name, evidence in story.shadows.items()),
     ]
-    table = [
-        (who, evidence.verdict.replace("_", " "), "; ".join(evidence.reasons)) for who, evidence in found
+    told = [
+        f"{who}: {evidence.verdict.replace('_', ' ')}. {'; '.join(evidence.reasons)}."
+        for who, evidence in found
     ]
     ratios = [
         (who, evidence.figures[value], evidence.figures[lo], evidence.figures[hi])
         for who, evidence in found
         for value, lo, hi in _RATIOS
-        if {value, lo, hi} <= evidence.figures.keys()
+        if {value, lo, hi} <= evidence.figures.keys() and evidence.figures[hi] < MOST_DRAWN
     ]
     drawn = []
     if ratios:
@@ -176,7 +191,7 @@ def _evidence(story: Story) -> Section:
                 "Challenger over champion, replayed in the log's cluster; below 1 is better.",
             )
         )
-    return Section("Evidence", tables=[Table(("challenger", "verdict", "why"), table)], figures=drawn)
+    return Section("Evidence", paragraphs=told, figures=drawn)
 
 
 _RATIOS = (
@@ -193,13 +208,16 @@ def _canary(story: Story) -> Section:
             one.challenger,
             one.what.replace("_", " "),
             f"{one.share:.0%}",
-            one.reason,
+            *(_ratio(one.figures.get(key)) for key in ("p99_ttft_ratio", "p99_e2e_ratio")),
         )
         for one in story.transitions
     ]
-    return Section(
-        "Canary", tables=[Table(("UTC", "challenger", "what", "share from then on", "why"), table)]
-    )
+    header = ("UTC", "challenger", "what", "share from then on", "p99 TTFT ratio", "p99 E2E ratio")
+    return Section("Canary", tables=[Table(header, table)])
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
 def _whole(acts: Sequence[Act]) -> list[Act]:
