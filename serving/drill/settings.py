@@ -40,7 +40,7 @@ def quick() -> RehearsalSettings:
     """The whole story in little more than a minute; its figures claim nothing."""
     return RehearsalSettings(
         before=30,
-        judged=110,
+        judged=150,
         shadow=20,
         chunk=30,
         most=90,
