@@ -37,7 +37,10 @@ def test_trains_predictors_then_a_policy_and_promotes(tmp_path: Path) -> None:
     assert "to serve it: steersman promote 2" in trained.stdout
     assert (tmp_path / "mlruns" / "training" / "policy.checkpoint").is_file()
 
-    promoted = RUNNER.invoke(app, ["promote", "--mlruns", store, "--json"])
+    refused = RUNNER.invoke(app, ["promote", "--mlruns", store])
+    assert isinstance(refused.exception, ArtifactError)  # nobody has seen it beside the champion
+    reason = "nothing serves here yet"
+    promoted = RUNNER.invoke(app, ["promote", "--mlruns", store, "--override", reason, "--json"])
     assert promoted.exit_code == 0, promoted.output
     champion = tmp_path / "mlruns" / "served" / "champion"
     assert json.loads(promoted.stdout)["bundle"] != made["bundle"]["version"]
