@@ -26,6 +26,9 @@ class RehearsalSettings(Settings):
     hold_s: float = Field(10.0, gt=0, description="least time of a stage")
     least_requests: int = Field(60, ge=20, description="the challenger's outcomes in a stage, at least")
     priced: int = Field(400, ge=20, description="requests with and without outcome log, for its cost")
+    output_factor: float = Field(
+        1.0, gt=0, le=1, description="factor on the trace's answers; shorter ones end sooner"
+    )
     stream_interval: int = Field(8, ge=1, description="tokens an emulated backend sends at a time")
     seed: int = Field(0, ge=0, description="of everything random")
     streams: int = Field(10, ge=2, description="streams of the replay in a shadow report")
@@ -51,6 +54,7 @@ def quick() -> RehearsalSettings:
         stream_interval=32,
         streams=5,
         least_decisions=20,
-        load=0.8,
+        output_factor=0.12,
+        load=1.4,
         retrain="rehearsal-quick",
     )

@@ -28,7 +28,7 @@ from steersman.serving.rehearsal.children import Children
 from steersman.serving.rehearsal.stage import Stage, choose_stage, router_settings, warm_up
 from steersman.serving.replay import ReplaySettings, replay, service_levels
 from steersman.serving.replay_result import ReplayResult
-from steersman.traces.arrivals import block_bootstrap
+from steersman.traces.arrivals import block_bootstrap, scale_tokens
 from steersman.traces.errors import BackendError
 from steersman.traces.outcome_log import read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
@@ -63,7 +63,8 @@ class Site:
         self._children = children
         self.registry = Registry(self.directory / "mlruns")
         self.rate_rps = settings.load * saturation_of(scenario, "evaluation")
-        self._source = load_source(scenario, "evaluation")
+        source = load_source(scenario, "evaluation")
+        self._source = scale_tokens(source, output_factor=settings.output_factor)
         self.stage: Stage = choose_stage(
             scenario, settings.scenario, self.directory, self.registry.champion_directory
         )
