@@ -162,7 +162,8 @@ async def test_router_and_simulator_make_the_same_observations(source: str) -> N
         choice = policy.decide(theirs).choice
         assert route.decision.choice == choice
         modelled[row], served[row] = route.modelled, route.predicted
-        replay.flights[row] = Flight(route, replay.fleet)
+        flight = replay.flights[row] = Flight(route, replay.fleet)
+        flight.depart()
         cluster.dispatch(choice)
         compared += 1
     assert compared == len(trace)
