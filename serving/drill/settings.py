@@ -43,7 +43,7 @@ def quick() -> RehearsalSettings:
     """The whole story in little more than a minute; its figures claim nothing."""
     return RehearsalSettings(
         before=30,
-        judged=150,
+        judged=260,
         shadow=20,
         chunk=30,
         most=90,
