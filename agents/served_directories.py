@@ -20,7 +20,7 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from steersman.predictors.bundle import MANIFEST, Bundle, load_bundle, write_bundle
+from steersman.predictors.bundle import MANIFEST, Bundle, copy_bundle, load_bundle
 from steersman.traces.errors import ArtifactError
 
 CHAMPION = "champion"
@@ -125,23 +125,6 @@ class ServedDirectories:
 
     def _write(self, record: ServedRecord) -> None:
         write_atomically(self.root / RECORD, json.dumps(asdict(record), indent=2).encode() + b"\n")
-
-
-def copy_bundle(bundle: Bundle, directory: Path) -> Bundle:
-    """Write a bundle elsewhere as it is.
-
-    Raises:
-        ArtifactError: the directory cannot be written.
-    """
-    manifest = bundle.manifest
-    return write_bundle(
-        directory,
-        bundle.contents,
-        version=manifest.version,
-        code_version=manifest.code_version,
-        created=manifest.created,
-        trained_on=manifest.trained_on,
-    )
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -161,6 +161,23 @@ def write_bundle(
     return Bundle(directory, manifest, dict(files))
 
 
+def copy_bundle(bundle: Bundle, directory: Path) -> Bundle:
+    """Write a bundle elsewhere as it is.
+
+    Raises:
+        ArtifactError: the directory cannot be written.
+    """
+    manifest = bundle.manifest
+    return write_bundle(
+        directory,
+        bundle.contents,
+        version=manifest.version,
+        code_version=manifest.code_version,
+        created=manifest.created,
+        trained_on=manifest.trained_on,
+    )
+
+
 def _read(directory: Path) -> Bundle:
     # Everything is opened relative to one directory handle, so that a bundle moved away meanwhile is
     # still read whole.

@@ -24,12 +24,12 @@ from steersman.agents.learned.shipped import load_shipped
 from steersman.agents.policies import make_policy
 from steersman.agents.policies.latency import PredictedLatency
 from steersman.agents.policy import Policy
-from steersman.agents.served_directories import copy_bundle
 from steersman.predictors.bundle import (
     POLICY_FILE,
     Bundle,
     Signature,
     bundle_signature,
+    copy_bundle,
     load_bundle,
 )
 from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor

@@ -24,6 +24,7 @@ from steersman.predictors.bundle import (
     LENGTH_FILE,
     MANIFEST,
     Bundle,
+    copy_bundle,
     load_bundle,
     write_bundle,
 )
@@ -109,8 +110,8 @@ def roll_back(directory: Path) -> Bundle:
     """
     with alone(directory, "refit"):
         previous, served = load_bundle(previous_of(directory)), load_bundle(directory)
-        _copy(served, previous_of(directory))
-        return _copy(previous, directory)
+        copy_bundle(served, previous_of(directory))
+        return copy_bundle(previous, directory)
 
 
 def _replace(
@@ -125,7 +126,7 @@ def _replace(
     refitted = {"models": sorted(better), "outcomes": report.outcomes, "of": report.version}
     if served is not None:
         _unchanged(served)
-        _copy(served, previous_of(plan.bundle))
+        copy_bundle(served, previous_of(plan.bundle))
     return write_bundle(
         plan.bundle,
         {**(served.contents if served else {}), **fresh},
@@ -143,15 +144,3 @@ def _unchanged(served: Bundle) -> None:
         raise ArtifactError(
             f"{served.directory}: bundle {served.version} was replaced by {now} meanwhile; refit again"
         )
-
-
-def _copy(bundle: Bundle, directory: Path) -> Bundle:
-    manifest = bundle.manifest
-    return write_bundle(
-        directory,
-        bundle.contents,
-        version=manifest.version,
-        code_version=manifest.code_version,
-        created=manifest.created,
-        trained_on=manifest.trained_on,
-    )
