@@ -30,8 +30,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from steersman.agents.learned.config import CounterfactualSettings
 from steersman.agents.learned.export import head_logits
-from steersman.agents.learned.network import MASKED, RoutingNetwork
+from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.practice import Practice
+from steersman.agents.learned.served import MASKED
 from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.counterfactual import added_costs

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from steersman.agents.learned.network import CLIP, MASKED, Compress, RoutingNetwork
+from steersman.agents.learned.network import CLIP, Compress, RoutingNetwork
+from steersman.agents.learned.served import MASKED
 from steersman.agents.learned.weighing import (
     FIRST_CANDIDATE,
     FREE_COLUMNS,

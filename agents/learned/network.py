@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from steersman.agents.learned.config import NetworkSettings
+from steersman.agents.learned.served import MASKED
 from steersman.agents.learned.weighing import SHAPE, weighed_cost
 from steersman.predictors.features import (
     HISTORY_FEATURES,
@@ -28,9 +29,6 @@ from steersman.predictors.features import (
     REQUEST_FEATURES,
     REQUEST_INDEX,
 )
-
-MASKED = -1e9
-"""Score of a replica that may not be chosen: its probability underflows to exactly 0."""
 
 IGNORED = (
     "hour_sin",

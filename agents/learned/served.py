@@ -20,6 +20,8 @@ from steersman.traces.schema import Decision, Observation
 Float32 = NDArray[np.float32]
 
 KIND = "policy"
+MASKED = -1e9
+"""Score of a replica that may not be chosen: its probability underflows to exactly 0."""
 POLICY_FEATURES: tuple[str, ...] = (
     *(f"replica.{name}" for name in REPLICA_FEATURES),
     *(f"request.{name}" for name in REQUEST_FEATURES),

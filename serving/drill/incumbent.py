@@ -25,7 +25,6 @@ from steersman.predictors.features import (
 VERSION = "weighted-least-requests"
 WIDEST = 1e30
 """It was not trained, so nothing is outside of what it was trained on."""
-MASKED = -1e9
 _COLUMNS = (REPLICA_INDEX["inflight"], REPLICA_INDEX["decode_base_s"])
 
 
@@ -47,7 +46,7 @@ def _graph() -> bytes:
 
     from steersman.agents.fit.onnx_meta import write_metadata
     from steersman.agents.learned.graph import INPUTS, IR_VERSION, OPSET, OUTPUT
-    from steersman.agents.learned.served import KIND, POLICY_FEATURES
+    from steersman.agents.learned.served import KIND, MASKED, POLICY_FEATURES
 
     info = helper.make_tensor_value_info
     constants: dict[str, NDArray[Any]] = {

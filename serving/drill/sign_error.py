@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from steersman import __version__
+from steersman.agents.learned.served import MASKED
 from steersman.predictors.bundle import POLICY_FILE, Bundle, write_bundle
 from steersman.predictors.onnx_model import PREFIX
-
-MASKED = -1e9
-"""As the policy graph answers for those who may not be chosen."""
 
 
 def with_sign_error(bundle: Bundle, directory: Path, *, now: datetime) -> Bundle:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from steersman.agents.learned.export import export_policy, head_logits
 from steersman.agents.learned.graph import INPUTS, policy_graph
-from steersman.agents.learned.network import MASKED, RoutingNetwork
-from steersman.agents.learned.served import KIND, POLICY_FEATURES, LearnedPolicy
+from steersman.agents.learned.network import RoutingNetwork
+from steersman.agents.learned.served import KIND, MASKED, POLICY_FEATURES, LearnedPolicy
 from steersman.agents.ranges import Ranges
 from steersman.predictors.onnx_model import OnnxModel
 from steersman.traces.errors import ArtifactError

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.graph import coefficients_of, policy_graph
-from steersman.agents.learned.network import MASKED, Compress
+from steersman.agents.learned.network import Compress
+from steersman.agents.learned.served import MASKED
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.traces.errors import ArtifactError
 from steersman.traces.schema import Observation
