@@ -185,9 +185,7 @@ class Proxy:
         )
         priority = request.priority if intake.api.work is Work.GENERATE else None
         body = replica.body_for(intake.body, intake.text.model, request.model, priority)
-        connect_s = replica.settings.connect_s or timeouts.connect_s
-        first_byte_s = replica.settings.first_byte_s or timeouts.first_byte_s
-        exchange.interrupt.expect(connect_s + first_byte_s, Reason.BACKEND_TIMEOUT)
+        exchange.interrupt.expect(replica.answers_within_s(timeouts), Reason.BACKEND_TIMEOUT)
         try:
             response = await self._upstream.post(replica, exchange.path, body, headers)
         except FAILURES as failure:

@@ -11,7 +11,7 @@ import orjson
 
 from steersman.serving.backend_settings import BackendSettings, TlsSettings
 from steersman.serving.breaker import Breaker
-from steersman.serving.config import HealthSettings
+from steersman.serving.config import HealthSettings, TimeoutSettings
 from steersman.serving.health import HealthState
 from steersman.serving.pulse import Pulse
 from steersman.serving.splice import set_member
@@ -69,6 +69,14 @@ class Replica:
     def __repr__(self) -> str:
         """Without the key."""
         return f"Replica({self.id!r}, {self.url!r})"
+
+    def connects_within_s(self, timeouts: TimeoutSettings) -> float:
+        """Patience with a new connection to it."""
+        return self.settings.connect_s or timeouts.connect_s
+
+    def answers_within_s(self, timeouts: TimeoutSettings) -> float:
+        """Patience from the sending of a request, which may need a connection, to the first byte."""
+        return self.connects_within_s(timeouts) + (self.settings.first_byte_s or timeouts.first_byte_s)
 
     def take_cards(self, cards: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
         """Remember what it lists; returns the models it serves, by our names."""

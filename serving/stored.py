@@ -127,10 +127,8 @@ class _Passing:
         """Raises:
         ApiError: the replica did not answer, and nothing was sent.
         """
-        timeouts = self._settings.timeouts
-        connect_s = replica.settings.connect_s or timeouts.connect_s
-        first_byte_s = replica.settings.first_byte_s or timeouts.first_byte_s
-        self.interrupt.expect(connect_s + first_byte_s, Reason.BACKEND_TIMEOUT)
+        within_s = replica.answers_within_s(self._settings.timeouts)
+        self.interrupt.expect(within_s, Reason.BACKEND_TIMEOUT)
         response: Response | None = None
         try:
             response = await self._upstream.ask(replica, method, path, body, headers)

@@ -132,8 +132,8 @@ class Upstream:
         if target is None or target.origin.tls is not replica.tls:  # its certificates were read anew
             target = self._targets[replica] = _target_of(replica)
         head = request_head(method, target.prefix + path.encode("latin-1"), target.host, headers)
-        connect_s = replica.settings.connect_s or self._timeouts.connect_s
-        connection = await self._connections.get(target.origin, connect_s)
+        within_s = replica.connects_within_s(self._timeouts)
+        connection = await self._connections.get(target.origin, within_s)
         response = connection.ask(head, body)
         try:
             await response.headers()
