@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 def status(config: Config, json: Json = False) -> None:
     """How it stands: stage, share, figures, history."""
     settings = _settings(config)
-    _print(_apply(settings, None, "", ""), settings, json=json)
+    _print(_apply(settings, None), settings, json=json)
 
 
 @app.command()
@@ -35,7 +35,7 @@ def start(config: Config, json: Json = False) -> None:
     from steersman.serving.canary.commands import Command
 
     settings = _settings(config)
-    _print(_apply(settings, Command.START, "", ""), settings, json=json)
+    _print(_apply(settings, Command.START), settings, json=json)
 
 
 @app.command()
@@ -44,7 +44,7 @@ def abort(config: Config, reason: Reason = "no reason given", json: Json = False
     from steersman.serving.canary.commands import Command
 
     settings = _settings(config)
-    _print(_apply(settings, Command.ABORT, reason, ""), settings, json=json)
+    _print(_apply(settings, Command.ABORT, reason), settings, json=json)
 
 
 @app.command()
@@ -57,7 +57,7 @@ def promote(
     from steersman.serving.canary.commands import Command
 
     settings = _settings(config)
-    _print(_apply(settings, Command.PROMOTE, reason, ""), settings, json=json)
+    _print(_apply(settings, Command.PROMOTE, reason), settings, json=json)
 
 
 def _settings(config: Path) -> RouterSettings:
@@ -71,7 +71,7 @@ def _settings(config: Path) -> RouterSettings:
     return settings
 
 
-def _apply(settings: RouterSettings, command: Command | None, reason: str, by: str) -> CanaryState:
+def _apply(settings: RouterSettings, command: Command | None, reason: str = "") -> CanaryState:
     """Go where the state is, change it or not."""
     import asyncio
     import time
@@ -97,7 +97,7 @@ def _apply(settings: RouterSettings, command: Command | None, reason: str, by: s
         try:
             if command is None:
                 return (await store.update(leave))[0]
-            asked = change_for(command, options, by=by or user(), reason=reason, now_unix_s=time.time())
+            asked = change_for(command, options, by=user(), reason=reason, now_unix_s=time.time())
             return (await store.update(asked))[0]
         except StoreDown as error:
             place = options.state_file or "shared.url"
@@ -112,7 +112,7 @@ def _apply(settings: RouterSettings, command: Command | None, reason: str, by: s
 def _print(state: CanaryState, settings: RouterSettings, *, json: bool) -> None:
     import time
 
-    from steersman.cli.common import console, print_json
+    from steersman.cli.common import console, moment, print_json
     from steersman.serving.canary.commands import describe
 
     told = describe(state, settings.canary, time.time())
@@ -127,7 +127,7 @@ def _print(state: CanaryState, settings: RouterSettings, *, json: bool) -> None:
         _print_stage(told)
     for one in told["history"]:
         console.print(
-            f"{_when(one['at_unix_s'])}  {one['challenger']} {one['what']}, "
+            f"{moment(one['at_unix_s'])}  {one['challenger']} {one['what']}, "
             f"{100 * one['share']:g} %: {one['reason']}",
             highlight=False,
             soft_wrap=True,
@@ -145,9 +145,3 @@ def _print_stage(told: dict[str, Any]) -> None:
     )
     for name, value in told["figures"].items():
         console.print(f"    {name}: {value:.4g}", highlight=False)
-
-
-def _when(unix_s: float) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"

@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -33,6 +34,11 @@ def print_json(value: Any) -> None:
     """Print one JSON document (numpy values and dataclasses included) to stdout."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     console.file.write(orjson.dumps(value, option=options).decode() + "\n")
+
+
+def moment(unix_s: float) -> str:
+    """A moment, in UTC."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def command_line() -> str:

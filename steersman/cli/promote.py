@@ -107,7 +107,7 @@ def models(
     json: Json = False,
 ) -> None:
     """Every version of the model: what it is, where it comes from, what was found out about it."""
-    from steersman.cli.common import console, print_json
+    from steersman.cli.common import console, moment, print_json
 
     registry = _registry(mlruns, tracking_uri)
     registry.check_exists()
@@ -121,7 +121,7 @@ def models(
         _show(record)
     for change in changes:
         before = f" after {change.previous}" if change.previous else ""
-        when = _when(change.made_unix_s)
+        when = moment(change.made_unix_s)
         console.print(f"{when}  champion {change.version}{before}, by {change.by}: {change.reason}")
 
 
@@ -200,10 +200,10 @@ def _as_dict(record: ModelRecord) -> dict[str, Any]:
 
 
 def _show(record: ModelRecord) -> None:
-    from steersman.cli.common import console
+    from steersman.cli.common import console, moment
 
     names = f" ({', '.join(record.aliases)})" if record.aliases else ""
-    when = _when(record.created_unix_s)
+    when = moment(record.created_unix_s)
     console.print(
         f"[bold]version {record.version}[/bold]{names}  bundle {record.bundle_version}  {when}"
     )
@@ -212,12 +212,6 @@ def _show(record: ModelRecord) -> None:
     for made in record.evidence:
         by = f" by {made.by}" if made.by else ""
         against = f" against {made.champion}" if made.champion else ""
-        console.print(f"    {_when(made.made_unix_s)}  {made.kind}{by}{against}: {made.verdict}")
+        console.print(f"    {moment(made.made_unix_s)}  {made.kind}{by}{against}: {made.verdict}")
         for reason in made.reasons:
             console.print(f"        {reason}", highlight=False)
-
-
-def _when(unix_s: float) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"

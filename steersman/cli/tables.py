@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from steersman.cli.common import console
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from steersman.agents.evaluate.predictions import Quality
     from steersman.agents.evaluate.statistics import Ratio
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 120
 """Columns of a table that is written to a file or a pipe."""
+
+
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and what is to be said of each, under each other."""
+    table = Table(title=Text(title), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
 
 
 def comparison(table: EvaluationTable, cell: Cell) -> Table:

@@ -145,17 +145,9 @@ def _watched(requests: Iterable[Request], what: str, total: int | None) -> Itera
 
 
 def _table(summary: dict[str, Any]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+    from steersman.cli.tables import facts
 
-    table = Table(
-        title=Text(f"{summary['name']} ({summary['format']})"), show_header=False, title_justify="left"
-    )
-    table.add_column(style="bold")
-    table.add_column()
-    for key, value in _rows(summary):
-        table.add_row(key, Text(value))
-    return table
+    return facts(f"{summary['name']} ({summary['format']})", _rows(summary))
 
 
 def _rows(s: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -87,15 +87,9 @@ def query(
 
 def summary_table(summary: dict[str, Any]) -> Table:
     """What `summarise_log` found."""
-    from rich.table import Table
-    from rich.text import Text
+    from steersman.cli.tables import facts
 
-    table = Table(title="as an outcome log", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
-    for key, value in _rows(summary):
-        table.add_row(key, Text(value))
-    return table
+    return facts("as an outcome log", _rows(summary))
 
 
 def _rows(s: dict[str, Any]) -> Iterator[tuple[str, str]]:
