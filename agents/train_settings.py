@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from steersman.agents.learned.config import PolicySettings
-from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
+from steersman.traces.settings import Settings, load_named_settings
 
 
 class What(StrEnum):
@@ -67,5 +67,4 @@ def load_train_settings(path_or_name: str | Path) -> TrainSettings:
     Raises:
         ConfigError: no such file, or a key of it is wrong.
     """
-    bundled = CONFIG_ROOT / "training" / f"{path_or_name}.yaml"
-    return load_settings(bundled if bundled.is_file() else Path(path_or_name), TrainSettings)
+    return load_named_settings("training", path_or_name, TrainSettings)

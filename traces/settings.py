@@ -41,6 +41,16 @@ def load_settings(path: str | Path, model: type[SettingsT]) -> SettingsT:
     return parse_settings(read_yaml(path), model, source=str(path))
 
 
+def load_named_settings(folder: str, path_or_name: str | Path, model: type[SettingsT]) -> SettingsT:
+    """Settings from a folder of `configs/` by name, or from the path of a YAML file.
+
+    Raises:
+        ConfigError: no such file, or a key of it is wrong.
+    """
+    bundled = CONFIG_ROOT / folder / f"{path_or_name}.yaml"
+    return load_settings(bundled if bundled.is_file() else path_or_name, model)
+
+
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file; an empty file is an empty mapping."""
     try:

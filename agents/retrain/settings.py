@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from steersman.agents.learned.config import PolicySettings
-from steersman.traces.settings import CONFIG_ROOT, Settings, load_settings
+from steersman.traces.settings import Settings, load_named_settings
 
 
 class SoundnessSettings(Settings):
@@ -85,5 +85,4 @@ def load_retrain_settings(path_or_name: str | Path) -> RetrainSettings:
     Raises:
         ConfigError: no such file, or a key of it is wrong.
     """
-    bundled = CONFIG_ROOT / "retraining" / f"{path_or_name}.yaml"
-    return load_settings(bundled if bundled.is_file() else Path(path_or_name), RetrainSettings)
+    return load_named_settings("retraining", path_or_name, RetrainSettings)
