@@ -170,11 +170,8 @@ def alarm_at(settings: CanarySettings) -> float:
 
 def _other(state: CanaryState) -> Figures:
     """What the challenger is compared with: the champion now, or when it last had traffic."""
-    return (
-        state.figures
-        if state.figures.outcomes(CHAMPION) >= LEAST_FOR_LIMIT
-        else (state.reference if state.reference.outcomes(CHAMPION) else state.figures)
-    )
+    few = state.figures.outcomes(CHAMPION) < LEAST_FOR_LIMIT
+    return state.reference if few and state.reference.outcomes(CHAMPION) else state.figures
 
 
 def _tests(state: CanaryState, guard: str) -> RateTest | BlockTest:

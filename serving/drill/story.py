@@ -28,7 +28,7 @@ from steersman.agents.offpolicy.verdict import Thresholds
 from steersman.agents.promotion import promote
 from steersman.agents.registry import CHALLENGER, CHAMPION, RunRecord
 from steersman.agents.registry_watch import RegistryWatch
-from steersman.agents.retrain.retrain import RetrainPlan, RetrainResult, retrain
+from steersman.agents.retrain.retrain import STAGES, RetrainPlan, RetrainResult, retrain
 from steersman.agents.retrain.settings import load_retrain_settings
 from steersman.predictors.bundle import Bundle, load_bundle
 from steersman.serving.canary.commands import Command
@@ -212,7 +212,7 @@ class Rehearsal:
             def tell(stage: str, share: float, note: str) -> None:
                 del note
                 stages[stage] = share
-                advance(int(100 * sum(stages.values()) / 5), 0)
+                advance(int(100 * sum(stages.values()) / len(STAGES)), 0)
 
             made = retrain(plan, site.registry, progress=tell)
         self.story.made = made
