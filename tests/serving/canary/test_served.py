@@ -212,19 +212,28 @@ async def test_it_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
             assert (tmp_path / "canary.json.bad").is_file()
 
 
+@contextlib.asynccontextmanager
+async def two_routers(
+    directory: Path, shared: dict[str, Any]
+) -> AsyncIterator[tuple[list[Routed], list[Canary]]]:
+    """With one canary, whose first stage has begun at both and lasts."""
+    async with backends(GOOD, BAD) as fleet, contextlib.AsyncExitStack() as stack:
+        routers: list[Routed] = []
+        canaries: list[Canary] = []
+        for name in ("a", "b"):
+            options = sections(directory / name, hold_s=1000.0) | {"shared": shared}
+            routers.append(await stack.enter_async_context(routing(settings_for(fleet, **options))))
+            made = routers[-1].parts.canary
+            assert made is not None
+            canaries.append(made)
+        await eventually(lambda: all(c._share == 0.5 for c in canaries), within_s=60.0)
+        yield routers, canaries
+
+
 async def test_routers_share_it_and_go_on_without_the_server(tmp_path: Path) -> None:
     with valkey() as server:
-        slow = {"hold_s": 1000.0}
-        shared = {"shared": {"url": server.url, "timeout_s": 5.0, "retry_s": 0.05}}
-        async with backends(GOOD, BAD) as fleet, contextlib.AsyncExitStack() as stack:
-            routers, canaries = [], []
-            for name in ("a", "b"):
-                options = sections(tmp_path / name, **slow) | shared
-                routers.append(await stack.enter_async_context(routing(settings_for(fleet, **options))))
-                made = routers[-1].parts.canary
-                assert made is not None
-                canaries.append(made)
-            await eventually(lambda: all(c._share == 0.5 for c in canaries), within_s=60.0)
+        shared = {"url": server.url, "timeout_s": 5.0, "retry_s": 0.05}
+        async with two_routers(tmp_path, shared) as (routers, canaries):
             for canary in canaries:
                 decide_with(canary, Always(0), Always(0))
             assert canaries[0].state.started_unix_s == canaries[1].state.started_unix_s
@@ -254,17 +263,8 @@ async def test_routers_share_it_and_go_on_without_the_server(tmp_path: Path) -> 
 
 async def test_a_rollback_of_one_router_is_everybody_s(tmp_path: Path) -> None:
     with valkey() as server:
-        slow = {"hold_s": 1000.0}
-        shared = {"shared": {"url": server.url, "timeout_s": 5.0}}
-        async with backends(GOOD, BAD) as fleet, contextlib.AsyncExitStack() as stack:
-            canaries, routers = [], []
-            for name in ("a", "b"):
-                options = sections(tmp_path / name, **slow) | shared
-                routers.append(await stack.enter_async_context(routing(settings_for(fleet, **options))))
-                made = routers[-1].parts.canary
-                assert made is not None
-                canaries.append(made)
-            await eventually(lambda: all(c._share == 0.5 for c in canaries), within_s=60.0)
+        shared = {"url": server.url, "timeout_s": 5.0}
+        async with two_routers(tmp_path, shared) as (routers, canaries):
             decide_with(canaries[0], Always(1), Always(0))
             decide_with(canaries[1], Always(0), Always(0))
             while canaries[0]._share > 0.0:
