@@ -68,7 +68,7 @@ def main() -> None:
         forests, states = prepare(Path(scratch), quick=options.quick)
         script = Path(__file__).with_name("deciding.py")
         command = [sys.executable, str(script), scratch, str(calls), *map(str, REPLICAS)]
-        answer = subprocess.run(command, check=True, capture_output=True, text=True)
+        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, float] = json.loads(answer.stdout)
     for count in REPLICAS:
         figures |= library_figures(forests, states, count, calls // 4)
