@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from steersman.agents.evaluate.statistics import jain_index, max_over_mean
 from steersman.predictors import ledger as L
 from steersman.predictors.analytic import load_now
+from steersman.serving.labelled import LabelledCounter, LabelledHistogram
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Fleet
 from steersman.serving.replica import Replica
@@ -37,10 +38,14 @@ class RouterMetrics:
         self.registry = registry = CollectorRegistry(auto_describe=False)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"steersman_{name}", text, labels, registry=registry)
+            return (LabelledCounter if labels else Counter)(
+                f"steersman_{name}", text, labels, registry=registry
+            )
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"steersman_{name}", text, labels, buckets=buckets, registry=registry)
+            return (LabelledHistogram if labels else Histogram)(
+                f"steersman_{name}", text, labels, buckets=buckets, registry=registry
+            )
 
         # Ingress.
         self.requests = counter("requests", "Requests by how they ended", "model", "status")

@@ -28,6 +28,11 @@ class Caller:
     """Of its key."""
     tenant_rates: RateSettings = NO_RATES
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit on what may be asked for in a time."""
+        return self.rates is not NO_RATES or self.tenant_rates is not NO_RATES
+
     def allows(self, *names: str) -> bool:
         """Whether a model may be asked for that has these names."""
         return not self.models or any(
@@ -58,7 +63,10 @@ class Caller:
                 fix = f"use {self.top_priority.value} to 3"
                 raise _forbidden(Code.PRIORITY_NOT_ALLOWED, PRIORITY[0], fix)
             priority = self.top_priority
-        return replace(hints, tenant=self.tenant or tenant, priority=priority)
+        tenant = self.tenant or tenant
+        if tenant == hints.tenant and priority == hints.priority:
+            return hints
+        return replace(hints, tenant=tenant, priority=priority)
 
 
 ANYBODY = Caller()

@@ -55,6 +55,8 @@ class Limiter:
         Raises:
             ApiError: 429, with the time after which it is worth another try.
         """
+        if not caller.is_limited:
+            return NO_GRANT
         ask = _ask(caller, request_id, tokens)
         if not ask.buckets and not ask.places:
             return NO_GRANT
