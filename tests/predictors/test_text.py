@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steersman.predictors import blocks
 from steersman.predictors.blocks import BLOCK_BYTES, BLOCK_TOKENS, MOST_BLOCKS, block_hashes
 from steersman.predictors.features import LENGTH_FEATURES, length_features
 from steersman.predictors.past import Past
@@ -168,6 +169,13 @@ def test_hashes_do_not_depend_on_how_the_prompt_is_cut(data: bytes, cuts: list[i
     assert block_hashes("m", parts()) == whole
     assert len(whole) == len(data) // BLOCK_BYTES
     assert all(0 <= block < 2**63 for block in whole)
+
+
+@given(st.binary(max_size=1000), st.text(max_size=5))
+def test_few_blocks_are_hashed_as_many_are(data: bytes, model: str) -> None:
+    many = data + bytes(BLOCK_BYTES) * (blocks.FEW_BLOCKS + 1)
+    shared = len(data) // BLOCK_BYTES
+    assert block_hashes(model, [data]) == block_hashes(model, [many])[:shared]
 
 
 def test_hashes_are_the_same_in_every_process() -> None:
