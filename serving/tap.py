@@ -16,13 +16,10 @@ import orjson
 _KEPT_BYTES = 4 * 2**10
 """Of the end of a stream, at least: the event with `usage` has under 1 KiB, and `[DONE]` follows."""
 _MARK = b"\ndata:"
-_TOOL_CALLS = (
-    b'"finish_reason":"tool_calls"',
-    b'"finish_reason": "tool_calls"',
-    b'"finish_reason":"function_call"',
-    b'"finish_reason": "function_call"',
-)
-"""How an engine says that its answer calls a tool. In a text the quotes would be escaped."""
+_TOOL_CALLS = (b'"tool_calls"', b'"function_call"')
+_ENDED_BY = (b'"finish_reason":', b'"finish_reason": ')
+"""Before one of those: how an engine says that its answer calls a tool. In a text the quotes would be
+escaped. Most streams have a reason in every event, and none of those."""
 _ERROR = re.compile(rb'^data: *\{ *"error" *:', re.MULTILINE)
 """How an engine says, in a stream it has begun, that it cannot go on."""
 _USAGE = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
@@ -45,19 +42,35 @@ class Usage(NamedTuple):
 class StreamTap:
     """Counts the events of one stream."""
 
-    __slots__ = ("_carry", "_kept", "_kept_bytes", "events")
+    __slots__ = ("_carry", "_events", "_fresh", "_fresh_bytes", "_kept", "_kept_bytes")
 
     def __init__(self) -> None:
-        self.events = 0
-        """Events seen, the final `[DONE]` included."""
+        self._fresh: list[bytes] = []
+        self._fresh_bytes = 0
+        self._events = 0
         self._carry = b"\n"
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Another piece passes; pieces may be cut anywhere."""
+        """Another piece passes; pieces may be cut anywhere. Read when there are enough of them, or
+        somebody asks: pieces are small and many."""
+        self._fresh.append(chunk)
+        self._fresh_bytes += len(chunk)
+        if self._fresh_bytes >= _KEPT_BYTES:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Read what has passed since the last time."""
+        if self._fresh:
+            chunk = b"".join(self._fresh)
+            self._fresh.clear()
+            self._fresh_bytes = 0
+            self._read(chunk)
+
+    def _read(self, chunk: bytes) -> None:
         joined = self._carry + chunk
-        self.events += joined.count(_MARK)
+        self._events += joined.count(_MARK)
         # One byte less than the mark: enough for a mark cut in two, too little to count one twice.
         self._carry = joined[-(len(_MARK) - 1) :]
         kept = self._kept
@@ -67,8 +80,15 @@ class StreamTap:
             self._kept_bytes -= len(kept.popleft())
 
     @property
+    def events(self) -> int:
+        """Events seen, the final `[DONE]` included."""
+        self._catch_up()
+        return self._events
+
+    @property
     def at_boundary(self) -> bool:
         """Whether the bytes so far end with a whole event (or there were none)."""
+        self._catch_up()
         return self._carry == b"\n" or self._carry.endswith((b"\n\n", b"\n\r\n"))
 
     @property
@@ -96,6 +116,7 @@ class StreamTap:
 
     def _tail(self) -> bytes:
         """What is kept, in one piece."""
+        self._catch_up()
         if len(self._kept) > 1:
             self._kept = deque((b"".join(self._kept),))
         return self._kept[0] if self._kept else b""
@@ -103,17 +124,13 @@ class StreamTap:
     def estimated_tokens(self, *, chat: bool) -> int:
         """Output tokens where the backend did not say: an event each, but for the first of a chat (the
         role) and the last (`[DONE]`)."""
-        return max(self.events - (2 if chat else 1), min(self.events, 1))
+        events = self.events
+        return max(events - (2 if chat else 1), min(events, 1))
 
 
 def calls_tool(answer: bytes) -> bool:
     """Whether an answer, or the end of one, calls a tool."""
-    at = answer.rfind(b'"finish_reason"')
-    while at >= 0:
-        if answer.startswith(_TOOL_CALLS, at):
-            return True
-        at = answer.rfind(b'"finish_reason"', 0, at)
-    return False
+    return any(before + call in answer for call in _TOOL_CALLS if call in answer for before in _ENDED_BY)
 
 
 class ResponsesTap(StreamTap):
@@ -135,9 +152,8 @@ class ResponsesTap(StreamTap):
         self._begun = b""
         """The beginning of the stream, which has the id."""
 
-    def feed(self, chunk: bytes) -> None:
-        """Another piece passes; pieces may be cut anywhere."""
-        super().feed(chunk)
+    def _read(self, chunk: bytes) -> None:
+        super()._read(chunk)
         if len(self._begun) < _KEPT_BYTES:
             self._begun += chunk[:_KEPT_BYTES]
         seen = self._edge + chunk
@@ -148,17 +164,20 @@ class ResponsesTap(StreamTap):
 
     def response_id(self, document: bytes = b"") -> str:
         """In the first event of a stream, or near the beginning of a whole answer."""
+        self._catch_up()
         match = _RESPONSE_ID.search(document or self._begun)
         return match[1].decode() if match else ""
 
     @property
     def complete(self) -> bool:
         """Whether the last event was one that ends an answer."""
+        self._catch_up()
         return self._name in self._ENDS or super().complete
 
     def estimated_tokens(self, *, chat: bool) -> int:  # noqa: ARG002
         """Output tokens where the backend did not say: an event each, but for those around them."""
-        return max(self.events - self._FRAME_EVENTS, min(self.events, 1))
+        events = self.events
+        return max(events - self._FRAME_EVENTS, min(events, 1))
 
 
 def read_usage(document: bytes) -> Usage | None:
