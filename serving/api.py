@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,6 +14,7 @@ from steersman.serving.exchange import Exchange
 from steersman.serving.headers import DECISION_HEADER
 from steersman.serving.intake import ClientGone, find_pool, read_request, understand
 from steersman.serving.interrupt import Interrupt, Reason
+from steersman.serving.outlet import outlet_of
 from steersman.serving.parts import Parts
 from steersman.serving.router import Prepared, new_request_id
 from steersman.serving.surface import ApiPath
@@ -73,7 +74,12 @@ class ApiEndpoint(Endpoint):
         self._api = api
 
     async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, arrival_s: float, request_id: str
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,  # noqa: ARG002
+        arrival_s: float,
+        request_id: str,
     ) -> int:
         parts = self._parts
         caller = parts.gate.caller(scope["headers"])  # before the body: a stranger need not be read
@@ -85,13 +91,13 @@ class ApiEndpoint(Endpoint):
         prepared = parts.router.prepare(request, pool, intake.hints)
         prepared.group = await parts.affinity.group(intake, request, pool)
         grant = await parts.limiter.admit(caller, request_id, expected_tokens(prepared))
-        interrupt = Interrupt()
-        exchange = Exchange(intake, prepared, interrupt, send, limit_headers=grant.headers)
+        interrupt, outlet = Interrupt(), outlet_of(scope)
+        exchange = Exchange(intake, prepared, interrupt, outlet, limit_headers=grant.headers)
         if parts.canary is not None:
             parts.canary.begin(exchange)
         exchange.keep = self._keep
         try:
-            with watching(receive, interrupt):
+            with outlet.watched(partial(interrupt.fire, Reason.CLIENT_GONE)):
                 await parts.proxy.serve(exchange)
         except ApiError as error:
             exchange.reason = exchange.reason or error.code.value
@@ -130,22 +136,6 @@ def spent_tokens(exchange: Exchange) -> float:
     usage = exchange.usage
     prompt = usage.prompt_tokens if usage else exchange.prepared.request.input_tokens
     return float(prompt + exchange.output_tokens)
-
-
-@contextlib.contextmanager
-def watching(receive: Receive, interrupt: Interrupt) -> Iterator[None]:
-    """While the block lasts, a client that goes away ends it."""
-    watch = asyncio.create_task(_watch_client(receive, interrupt))
-    try:
-        yield
-    finally:
-        watch.cancel()
-
-
-async def _watch_client(receive: Receive, interrupt: Interrupt) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    interrupt.fire(Reason.CLIENT_GONE)
 
 
 async def _send_error(send: Send, error: ApiError, request_id: str) -> None:

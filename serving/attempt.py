@@ -15,11 +15,13 @@ class Attempt:
 
     __slots__ = ("_probes", "flight", "response", "route")
 
-    def __init__(self, route: Route, fleet: Fleet, now_s: float) -> None:
+    def __init__(
+        self, route: Route, fleet: Fleet, now_s: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.route = route
         self.flight = Flight(route, fleet)
         # When the sender first waits, the request has been written, or a connection is being made.
-        asyncio.get_running_loop().call_soon(self.flight.depart)
+        loop.call_soon(self.flight.depart)
         self.response: Response | None = None
         """Once its headers are here."""
         self._probes = route.replica.standing.breaker.enter(now_s)

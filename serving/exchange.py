@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from starlette.types import Send
-
 from steersman.serving import headers as H
 from steersman.serving.intake import Intake
 from steersman.serving.interrupt import Interrupt, Reason
+from steersman.serving.outlet import Outlet
 from steersman.serving.replica import Replica
 from steersman.serving.router import Prepared, Route
 from steersman.serving.tap import StreamTap, Usage
@@ -34,7 +33,7 @@ class Exchange:
     intake: Intake
     prepared: Prepared
     interrupt: Interrupt
-    send: Send
+    outlet: Outlet
     limit_headers: Headers = field(default_factory=list)
     """What the client is told of its limits."""
     retries: int = 0
@@ -89,7 +88,7 @@ class Exchange:
         return self.route.dispatched_s - self.intake.arrival_s if self.route else 0.0
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the status and the headers: from here on the answer is the client's."""
+        """The status and the headers: from here on the answer is the client's."""
         self.stay()
         if self.answered is not None and status < 500:
             self.answered(self)
@@ -97,12 +96,16 @@ class Exchange:
         if self.limit_headers:  # a replica's own limits are not this client's
             headers = [header for header in headers if not header[0].startswith(b"x-ratelimit-")]
         headers = [*headers, *self.decision_headers(), *self.limit_headers]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        if self.outlet.is_full:  # with answers to earlier requests
+            await self.outlet.drained()
+        self.outlet.start(status, headers)
 
     async def end(self, piece: bytes = b"") -> None:
         """Send the last piece."""
         self.interrupt.disarm()
-        await self.send({"type": "http.response.body", "body": piece})
+        if self.outlet.is_full:
+            await self.outlet.drained()
+        self.outlet.end(piece)
 
     async def send_whole(self, answer: Answer) -> None:
         """Send a complete answer."""

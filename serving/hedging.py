@@ -142,7 +142,7 @@ class Hedging:
             denied = "budget"
         else:
             exchange.prepared.excluded[route.decision.choice] = True
-            return Attempt(route, self._fleet, self._clock())
+            return Attempt(route, self._fleet, self._clock(), exchange.interrupt.loop)
         self._metrics.hedges_denied.labels(denied).inc()
         return None
 

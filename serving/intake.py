@@ -19,6 +19,7 @@ from steersman.serving.access.caller import ANYBODY, Caller
 from steersman.serving.config import RouterSettings
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.headers import Hints, header_bytes, parse_hints
+from steersman.serving.outlet import outlet_of
 from steersman.serving.pool import Fleet, Pool
 from steersman.serving.surface import ApiPath, Work
 from steersman.traces.schema import Request
@@ -80,7 +81,12 @@ async def read_raw(scope: Scope, receive: Receive, settings: RouterSettings) -> 
         raise ApiError(
             431, Code.HEADERS_TOO_LARGE, f"headers exceed {limits.header_bytes} bytes; send fewer"
         )
-    return await _read_body(headers, receive, limits.body_bytes, settings.timeouts.body_s)
+    body = outlet_of(scope).take_body()  # most come together with their headers
+    if body is None:
+        return await _read_body(headers, receive, limits.body_bytes, settings.timeouts.body_s)
+    if len(body) > limits.body_bytes:
+        raise _too_large(limits.body_bytes)
+    return body
 
 
 def _short(value: Any) -> str:
@@ -111,7 +117,6 @@ def _parse_leniently(body: bytes, error: orjson.JSONDecodeError) -> Any:
 async def _read_body(
     headers: list[tuple[bytes, bytes]], receive: Receive, limit_bytes: int, limit_s: float
 ) -> bytes:
-    too_large = ApiError(413, Code.BODY_TOO_LARGE, f"the body exceeds {limit_bytes} bytes; send less")
     for name, value in headers:
         # The server has checked that it is a number.
         if (
@@ -120,21 +125,20 @@ async def _read_body(
             and value.isdigit()
             and int(value) > limit_bytes
         ):
-            raise too_large
-    message = await _receive(receive, limit_s)
-    if not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        if len(body) > limit_bytes:
-            raise too_large
-        return body
-    parts = bytearray(message.get("body", b""))
+            raise _too_large(limit_bytes)
+    parts, more = bytearray(), True
     deadline_s = asyncio.get_running_loop().time() + limit_s
-    while message.get("more_body"):
+    while more:
         message = await _receive(receive, deadline_s - asyncio.get_running_loop().time())
         parts += message.get("body", b"")
         if len(parts) > limit_bytes:
-            raise too_large
+            raise _too_large(limit_bytes)
+        more = message.get("more_body", False)
     return bytes(parts)
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return ApiError(413, Code.BODY_TOO_LARGE, f"the body exceeds {limit_bytes} bytes; send less")
 
 
 async def _receive(receive: Receive, limit_s: float) -> Mapping[str, Any]:

@@ -7,7 +7,12 @@ watching every piece of a stream costs next to nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 from enum import StrEnum
+
+_LOOK_S = 30.0
+"""The timer looks this often at least: a request's first deadline is its longest, and a timer that is
+set early enough need not be set again for the next one."""
 
 
 class Reason(StrEnum):
@@ -28,11 +33,13 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        task = asyncio.current_task()
+        self.loop = asyncio.get_running_loop()
+        task = asyncio.current_task(self.loop)
         assert task is not None
         self._task = task
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
+        """When it looks."""
         self._deadline_s = 0.0
         self._late = Reason.BACKEND_TIMEOUT
         self._reason: Reason | None = None
@@ -40,9 +47,9 @@ class Interrupt:
 
     def expect(self, within_s: float, late: Reason) -> None:
         """Something must happen within this time, or the task is ended for this reason."""
-        self._deadline_s = self._loop.time() + within_s
+        deadline_s = self._deadline_s = self.loop.time() + within_s
         self._late = late
-        if self._timer is None or self._deadline_s < self._timer.when():
+        if deadline_s < self._timer_s:
             self._set_timer()
 
     def fire(self, reason: Reason) -> None:
@@ -65,15 +72,17 @@ class Interrupt:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._timer_s = math.inf
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline_s, self._on_timer)
+        self._timer_s = min(self._deadline_s, self.loop.time() + _LOOK_S)
+        self._timer = self.loop.call_at(self._timer_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer = None
-        if self._loop.time() < self._deadline_s:
+        self._timer, self._timer_s = None, math.inf
+        if self.loop.time() < self._deadline_s:
             self._set_timer()
         else:
             self.fire(self._late)

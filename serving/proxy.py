@@ -154,7 +154,7 @@ class Proxy:
         )
 
     async def _attempt(self, exchange: Exchange, route: Route) -> None:
-        attempt = Attempt(route, self._fleet, self._clock())
+        attempt = Attempt(route, self._fleet, self._clock(), exchange.interrupt.loop)
         try:
             if self._hedging.may(exchange):
                 attempt = await self._hedging.first_to_answer(exchange, attempt, self._open)
@@ -230,6 +230,8 @@ class Proxy:
             raise TryElsewhere(reason.value, unreachable("it fell silent"))
         if reason is not Reason.BACKEND_TIMEOUT:
             exchange.status = Status.CANCELLED
+            if reason is Reason.CLIENT_STALLED:  # to close would be to wait until it has taken all
+                exchange.outlet.abort()
             return
         self._blame.failed_midway(exchange, route.replica, "a request timed out", broke=False)
         if exchange.first_token_s is not None:

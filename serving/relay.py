@@ -17,6 +17,7 @@ from steersman.serving.flight import Flight
 from steersman.serving.health import HealthMonitor
 from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
+from steersman.serving.passing import Passing
 from steersman.serving.rubbish import begins_stream, is_whole_answer
 from steersman.serving.surface import Work
 from steersman.serving.tap import Usage, calls_tool, read_usage
@@ -156,26 +157,24 @@ class Relay:
 
     async def _stream(self, exchange: Exchange, flight: Flight, response: Response) -> None:
         tap, replica = exchange.tap, flight.route.replica
-        send, interrupt, idle_s = exchange.send, exchange.interrupt, self.settings.timeouts.idle_s
+        interrupt, idle_s = exchange.interrupt, self.settings.timeouts.idle_s
+        passing = Passing(exchange, replica.pulse, idle_s, self.clock)
+        last = b""
         try:
             while piece := await response.read_some():
                 if exchange.first_token_s is None:
-                    if self._may_be_rubbish(exchange, response) and not begins_stream(piece):
-                        raise rubbish(await self._held(response, piece))
-                    exchange.first_token_s = self.clock()
-                    if response.status < 400:  # how fast it refuses says nothing about its tokens
-                        flight.first_token(exchange.first_token_s)
-                    await exchange.start(response.status, H.downstream_headers(response.raw_headers))
+                    await self._begin(exchange, flight, response, piece)
+                if response.at_end:  # the last piece goes with the end
                     tap.feed(piece)
-                    if response.status < 400:  # to be cancelled by its id while it streams, perhaps
-                        exchange.found_id(tap.response_id())
-                else:
-                    tap.feed(piece)
-                replica.pulse.heard(self.clock())
-                # As `_piece`, without a coroutine for each.
-                interrupt.expect(idle_s, Reason.CLIENT_STALLED)
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                interrupt.expect(idle_s, Reason.BACKEND_TIMEOUT)
+                    last = piece
+                    break
+                if not passing(piece):
+                    interrupt.expect(idle_s, Reason.CLIENT_STALLED)
+                    await exchange.outlet.drained()
+                    interrupt.expect(idle_s, Reason.BACKEND_TIMEOUT)
+                if response.status < 400:  # to be cancelled by its id while it streams, perhaps
+                    exchange.found_id(tap.response_id())
+                await response.pour(passing)
         except FAILURES as failure:
             if exchange.first_token_s is None:
                 raise broken(failure) from None
@@ -194,7 +193,20 @@ class Relay:
             exchange.called_tool = tap.called_tool
             exchange.found_id(tap.response_id())
             self._landed(exchange, flight, response.status, tap.usage())
-        await exchange.end()
+        await exchange.end(last)
+
+    async def _begin(self, exchange: Exchange, flight: Flight, response: Response, piece: bytes) -> None:
+        """The first piece of a stream is here.
+
+        Raises:
+            TryElsewhere: it looks like none.
+        """
+        if self._may_be_rubbish(exchange, response) and not begins_stream(piece):
+            raise rubbish(await self._held(response, piece))
+        exchange.first_token_s = self.clock()
+        if response.status < 400:  # how fast it refuses says nothing about its tokens
+            flight.first_token(exchange.first_token_s)
+        await exchange.start(response.status, H.downstream_headers(response.raw_headers))
 
     def _may_be_rubbish(self, exchange: Exchange, response: Response) -> bool:
         """Whether it might be: it says all is well, and should have generated something."""
@@ -209,8 +221,9 @@ class Relay:
 
     async def _piece(self, exchange: Exchange, piece: bytes) -> None:
         idle_s, interrupt = self.settings.timeouts.idle_s, exchange.interrupt
-        interrupt.expect(idle_s, Reason.CLIENT_STALLED)
-        await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+        if not exchange.outlet.write(piece):
+            interrupt.expect(idle_s, Reason.CLIENT_STALLED)
+            await exchange.outlet.drained()
         interrupt.expect(idle_s, Reason.BACKEND_TIMEOUT)
 
     def _landed(self, exchange: Exchange, flight: Flight, status: int, usage: Usage | None) -> None:

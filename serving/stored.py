@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
 from steersman.serving import headers as H
 from steersman.serving.access.caller import Caller
-from steersman.serving.api import Endpoint, watching
+from steersman.serving.api import Endpoint
 from steersman.serving.errors import ApiError, Code
 from steersman.serving.headers import parse_hints
 from steersman.serving.intake import read_raw
 from steersman.serving.interrupt import Interrupt, Reason
+from steersman.serving.outlet import outlet_of
 from steersman.serving.parts import Parts
 from steersman.serving.relay import unreachable
 from steersman.serving.replica import Replica
@@ -83,7 +85,7 @@ class StoredEndpoint(Endpoint):
         passing = _Passing(parts, Interrupt(), send, [*told, *grant.headers])
         method = b"GET" if scope["method"] == "HEAD" else scope["method"].encode()
         try:
-            with watching(receive, passing.interrupt):
+            with outlet_of(scope).watched(partial(passing.interrupt.fire, Reason.CLIENT_GONE)):
                 await passing.ask(replica, method, path, body, headers)
         finally:
             parts.limiter.settle(grant, 0.0)

@@ -22,6 +22,7 @@ class Response:
         "_loop",
         "_pieces",
         "_resume",
+        "_sink",
         "_waiter",
         "begun",
         "buffered",
@@ -51,6 +52,7 @@ class Response:
         self._pieces: list[bytes] = []
         self._error: WireError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Callable[[bytes], bool] | None = None
 
     def header(self, name: bytes) -> str:
         """The first header of this name (in lower case), as text; empty if there is none."""
@@ -94,6 +96,22 @@ class Response:
             if self.complete:
                 return b""
             await self._news()
+
+    async def pour(self, sink: Callable[[bytes], bool]) -> None:
+        """Hand each piece to `sink` as it comes, without waking this task, for as long as that is True;
+        what came since it was False, or together with the end, is left to `read_some`. So is what is
+        here already, and the news that the answer has ended or broken.
+
+        Raises:
+            Exception: what `sink` raises.
+        """
+        if self._pieces or self.complete or self._error is not None:
+            return
+        self._sink = sink
+        try:
+            await self._news()
+        finally:
+            self._sink = None
 
     async def has_body(self) -> bool:
         """Return once `read_some` need not wait; False: the end is here, with nothing before it.
@@ -151,8 +169,16 @@ class Response:
     def wake(self) -> None:
         """For the connection: there is news."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if waiter is None or waiter.done():
+            return
+        if self._sink is not None and self._pieces and not self.complete:
+            try:
+                if self._sink(self.take()):
+                    return
+            except Exception as error:  # it is the task's, not the connection's
+                waiter.set_exception(error)
+                return
+        waiter.set_result(None)
 
     async def _news(self) -> None:
         self._waiter = self._loop.create_future()

@@ -124,3 +124,42 @@ async def test_closing_an_answer_early_ends_the_replicas_work() -> None:
         response = await ask(connections, origin)
         response.close()
         await asyncio.wait_for(gone.wait(), 5.0)
+
+
+async def test_pieces_pour_until_the_sink_has_had_enough_and_the_end_is_left_to_read() -> None:
+    head = CHUNKED.partition(b"5\r\n")[0]
+    pieces = [b"1\r\n%d\r\n" % i for i in range(6)]
+    heard: list[bytes] = []
+
+    def sink(piece: bytes) -> bool:
+        heard.append(piece)
+        return len(heard) < 3
+
+    async with asking(says(head, *pieces, b"0\r\n\r\n")) as (_, connections, origin):
+        response = await ask(connections, origin)
+        while not response.at_end:
+            await response.pour(sink)
+            heard.append(await response.read_some())
+    assert b"".join(heard) == b"012345"
+    assert await response.read_some() == b""
+
+
+async def test_what_a_sink_raises_is_raised_where_it_pours() -> None:
+    def sink(piece: bytes) -> bool:
+        raise LookupError(piece)
+
+    head = CHUNKED.partition(b"5\r\n")[0]
+    gate = asyncio.Event()
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        await gate.wait()
+        writer.write(b"1\r\na\r\n")
+
+    async with asking(server) as (_, connections, origin):
+        response = await ask(connections, origin)
+        asyncio.get_running_loop().call_soon(gate.set)
+        with pytest.raises(LookupError):
+            await response.pour(sink)
+        response.close()
