@@ -34,12 +34,12 @@ def _no_flags() -> NDArray[np.bool_]:
     return np.empty(0, dtype=np.bool_)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # frozen, its seventy fields would take three times as long to set
 class OutcomeRecord:
     """Enough to replay, retrain and audit one decision; no prompt text unless that was asked for.
 
     n is the number of replicas in the snapshot. Unknown numbers are NaN, unknown strings empty. The
-    arrays belong to the record: pass copies of whatever changes later.
+    arrays belong to the record: pass copies of whatever changes later. Nobody changes a record either.
     """
 
     # What came in: the fields of `Request`.
