@@ -50,6 +50,7 @@ class Entry:
     streaming: bool
     leaves_after_s: float | None
     sent_s: float = 0.0
+    ended_s: float = 0.0
     ending: Ending = Ending.LOST
     problem: str = "never sent"
     replica: str = ""
@@ -117,6 +118,7 @@ class Clients:
                 self._cut(entry, "no end in 120 s")
         except (aiohttp.ClientError, OSError) as error:
             self._cut(entry, f"{type(error).__name__}: {error}")
+        entry.ended_s = time.monotonic()
 
     def _cut(self, entry: Entry, problem: str) -> None:
         entry.problem = problem

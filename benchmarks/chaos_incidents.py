@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chaos_stage import Stage
 
@@ -80,6 +80,16 @@ DISK: dict[str, Incident] = {"disk-full": disk_full}
 
 
 @dataclass(frozen=True)
+class Span:
+    """One incident that happened."""
+
+    name: str
+    backend: int
+    began_s: float
+    ended_s: float
+
+
+@dataclass
 class Plan:
     """Two lanes of incidents, one after the other, on backends of their own each.
 
@@ -94,10 +104,12 @@ class Plan:
     last_s: tuple[float, float]
     pause_s: tuple[float, float]
     seed: int
+    began_s: float = 0.0
+    spans: list[Span] = field(default_factory=list)
 
-    async def run(self, stage: Stage, until_s: float, tell: Callable[[str], None]) -> dict[str, int]:
-        """Until a time of the monotonic clock, all of them about equally often; returns how often."""
-        counts = dict.fromkeys(self.incidents, 0)
+    async def run(self, stage: Stage, until_s: float, tell: Callable[[str], None]) -> None:
+        """Until a time of the monotonic clock, all of them about equally often."""
+        self.began_s = time.monotonic()
         lanes = [((0, 1), random.Random(self.seed)), ((2, 3), random.Random(self.seed + 1))]
         names = list(self.incidents)
         halves = (names[::2], names[1::2])
@@ -113,11 +125,21 @@ class Plan:
                         return
                     index = rng.choice(backends)
                     tell(f"{name} r{index} for {last_s:.1f} s")
-                    counts[name] += 1
+                    began_s = time.monotonic()
                     await self.incidents[name](stage, index, last_s)
+                    self.spans.append(Span(name, index, began_s, time.monotonic()))
                     await asyncio.sleep(rng.uniform(*self.pause_s))
                 # What hurt the backends of one lane hurts those of the other next.
                 own = halves[1 - number] if own is halves[number] else halves[number]
 
         await asyncio.gather(lane(0), lane(1))
-        return counts
+
+    def counts(self) -> dict[str, int]:
+        """How often each incident happened."""
+        return {name: sum(span.name == name for span in self.spans) for name in self.incidents}
+
+    def told(self, began_s: float, ended_s: float) -> str:
+        """When something was, and what went on meanwhile; times of the monotonic clock."""
+        during = [s for s in self.spans if s.began_s <= ended_s and began_s <= s.ended_s]
+        names = ", ".join(f"{span.name} r{span.backend}" for span in during) or "nothing"
+        return f"from {began_s - self.began_s:.1f} to {ended_s - self.began_s:.1f} s, with {names}"

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -111,7 +112,7 @@ class Stage:
 
     async def fill_disk(self) -> Path:
         """Leave no byte where the log is; returns what to delete."""
-        ballast = self.log.parent / "ballast"
+        ballast = self.log.parent / f"ballast-{time.monotonic_ns()}"
 
         def fill() -> None:
             with suppress(OSError), ballast.open("wb", buffering=0) as file:

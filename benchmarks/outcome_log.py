@@ -134,7 +134,9 @@ def lost(server: Server) -> float:
     """Records that the router could not write."""
     url = f"http://127.0.0.1:{server.port}/metrics"
     page = urllib.request.urlopen(url, timeout=60).read().decode()
-    lines = [line for line in page.splitlines() if line.startswith("steersman_outcome_log_dropped ")]
+    lines = [
+        line for line in page.splitlines() if line.startswith("steersman_outcome_log_dropped_total ")
+    ]
     return float(lines[0].rpartition(" ")[2])
 
 

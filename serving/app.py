@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from steersman.serving.api import ApiEndpoint
 from steersman.serving.config import RouterSettings
+from steersman.serving.outcome_log import Overflows
 from steersman.serving.pages import Pages
 from steersman.serving.parts import build_parts
 from steersman.serving.stored import STORED, StoredEndpoint
@@ -47,14 +48,16 @@ class RouterApp(Starlette):
         await super().__call__(scope, receive, send)
 
 
-def create_app(settings: RouterSettings, seat: Seat | None = None) -> RouterApp:
-    """The router for these settings; `seat` of one of several workers.
+def create_app(
+    settings: RouterSettings, seat: Seat | None = None, overflows: Overflows | None = None
+) -> RouterApp:
+    """The router for these settings; `seat` and `overflows` of one of several workers.
 
     Raises:
         ConfigError: a profile, policy, key or directory that the settings name is wrong. A bundle that
             is missing or corrupt is no error: the fallback serves.
     """
-    parts = build_parts(settings, seat=seat)
+    parts = build_parts(settings, seat=seat, overflows=overflows)
     pages = Pages(parts)
 
     @contextlib.asynccontextmanager

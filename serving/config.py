@@ -205,6 +205,12 @@ class OutcomeLogSettings(Settings):
     flush_interval_s: float = Field(
         default=0.5, gt=0, le=60, description="Longest time a record waits in memory, in seconds."
     )
+    overflow_bytes: int = Field(
+        default=64 * 2**20,
+        ge=2**16,
+        description="Size of the records that wait in memory, of all workers, while the disk refuses "
+        "them; what comes beyond is dropped and counted.",
+    )
     segment_s: float = Field(
         default=3600.0, gt=0, description="Age at which a file is closed, in seconds."
     )

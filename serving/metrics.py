@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -173,9 +173,21 @@ class RouterMetrics:
         """Show a number that somebody else counts."""
         Gauge(f"steersman_{name}", text, registry=self.registry).set_function(value)
 
+    def watch_count(self, name: str, text: str, value: Callable[[], int]) -> None:
+        """Show a counter that somebody else keeps."""
+        self.registry.register(_Watched(f"steersman_{name}", text, value))
+
     def page(self) -> bytes:
         """The page in the Prometheus text format."""
         return generate_latest(self.registry)
+
+
+class _Watched(Collector):
+    def __init__(self, name: str, text: str, value: Callable[[], int]) -> None:
+        self._name, self._text, self._value = name, text, value
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(self._name, self._text, value=float(self._value()))
 
 
 class _FleetCollector(Collector):

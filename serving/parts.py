@@ -35,6 +35,7 @@ from steersman.serving.membership import Membership
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.models import BundleWatch, ServedModels
 from steersman.serving.online import OnlineErrors
+from steersman.serving.outcome_log import Overflows, open_outcomes
 from steersman.serving.outliers import OutlierWatch
 from steersman.serving.pool import Fleet
 from steersman.serving.proxy import Proxy
@@ -108,6 +109,8 @@ class Parts:
     """Of all workers, where there are several."""
     team: Team | None = None
     """The other workers, where there are several."""
+    is_last: bool = True
+    """Nobody writes these logs when this router has ended."""
     draining: bool = False
     """The router is about to stop: load balancers are told to send no more."""
 
@@ -146,11 +149,11 @@ class Parts:
                 if self.refit is not None:
                     self.refit.close()
                 if self.shadow is not None:
-                    await asyncio.to_thread(self.shadow.close)
+                    await asyncio.to_thread(self.shadow.close, last=self.is_last)
                 if self.compaction is not None:
                     self.compaction.close()
                 if self.log is not None:
-                    await asyncio.to_thread(self.log.close)
+                    await asyncio.to_thread(self.log.close, last=self.is_last)
 
     async def apply(self, settings: RouterSettings) -> None:
         """These settings count from now on, but for those that take a restart (see `reload.py`). Nothing
@@ -194,9 +197,12 @@ class Parts:
 
 
 def build_parts(
-    settings: RouterSettings, clock: Clock = time.monotonic, seat: Seat | None = None
+    settings: RouterSettings,
+    clock: Clock = time.monotonic,
+    seat: Seat | None = None,
+    overflows: Overflows | None = None,
 ) -> Parts:
-    """Put the router together; opens no connection. `seat` of one of several workers.
+    """Put the router together; opens no connection. `seat` and `overflows` of one of several workers.
 
     Raises:
         ConfigError: see `create_app`.
@@ -227,7 +233,7 @@ def build_parts(
     router = Router(fleet, models, past, metrics, clock, affinity, canary)
     waiting_room = WaitingRoom(settings.queue, router, metrics, clock)
     fleet.eased = waiting_room.eased
-    log = _open_log(settings, metrics)
+    log = open_outcomes(settings, metrics, overflows)
 
     each = ReplicaParts(settings, fleet, monitor, upstream, metrics, clock)
     membership = Membership(fleet, each.loops, each.profile, metrics, clock)
@@ -256,7 +262,7 @@ def build_parts(
     if log is not None and settings.outcome_log.compact:
         compaction = CompactionLoop(settings.outcome_log, metrics)
         watches.append(compaction)
-    shadow, shadow_watch = open_shadow(settings, metrics, clock)
+    shadow, shadow_watch = open_shadow(settings, metrics, clock, overflows)
     if shadow_watch is not None:
         watches.append(shadow_watch)
     return Parts(
@@ -293,6 +299,7 @@ def build_parts(
         bundles=bundles,
         canary=canary,
         watches=watches,
+        is_last=overflows is None,
     )
 
 
@@ -309,20 +316,3 @@ def _affinity(
     groups = homes(options.timeout_s)
     metrics.watch_value("affinity_groups", "Groups remembered here", lambda: float(len(groups)))
     return Affinity(options, groups, homes(RESPONSES_S), metrics, clock)
-
-
-def _open_log(settings: RouterSettings, metrics: RouterMetrics) -> OutcomeLogWriter | None:
-    options = settings.outcome_log
-    if not options.directory:
-        return None
-    log = OutcomeLogWriter(
-        options.directory,
-        segment_bytes=options.segment_bytes,
-        total_bytes=options.total_bytes,
-        flush_interval_s=options.flush_interval_s,
-        segment_s=options.segment_s,
-    )
-    metrics.watch_value("outcome_log_dropped", "Records lost", lambda: float(log.dropped))
-    metrics.watch_value("outcome_log_errors", "Failed writes", lambda: float(log.write_errors))
-    metrics.watch_value("outcome_log_queued", "Records not yet on disk", lambda: float(log.queued))
-    return log

@@ -16,12 +16,14 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 from steersman.traces.errors import ConfigError
 from steersman.traces.framing import frame
+from steersman.traces.outcome_overflow import Overflow
 from steersman.traces.outcome_reading import read_newest, read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
 from steersman.traces.outcome_segments import FRAMED, OUTCOMES, make_room, segments
@@ -53,7 +55,8 @@ class OutcomeLogWriter:
     `append` only queues. The thread writes every `flush_interval_s`, so a killed process loses what it
     took in since; it syncs to the device every `sync_interval_s`, which bounds the loss to a power
     failure. A full disk or any other failure to write is counted in `write_errors`, and tried again;
-    records wait in memory meanwhile, and are counted in `dropped` once `queue_records` of them do.
+    records wait in the overflow meanwhile, and once that is full and `queue_records` of them wait here,
+    they are counted in `dropped`.
 
     Args:
         directory: made if missing.
@@ -62,6 +65,10 @@ class OutcomeLogWriter:
             use.
         segment_s: a segment is closed at this age, so that little traffic is compacted too.
         stem: segments are called `<stem>-*.log`.
+        overflow: where what the disk refuses waits, for any writer of this log that has the same. None:
+            a new one.
+        checked: it could be written when it was looked at before, so whatever is wrong now is waited out
+            as a full disk is.
 
     Raises:
         ConfigError: the directory cannot be used, or the bounds contradict each other.
@@ -78,6 +85,8 @@ class OutcomeLogWriter:
         sync_interval_s: float = 5.0,
         segment_s: float = 3600.0,
         stem: str = OUTCOMES,
+        overflow: Overflow | None = None,
+        checked: bool = False,
     ) -> None:
         if total_bytes < 2 * segment_bytes:
             raise ConfigError(
@@ -98,6 +107,9 @@ class OutcomeLogWriter:
         self._sync_interval_s = sync_interval_s
         self._segment_s = segment_s
         self._stem = stem
+        self.overflow = overflow or Overflow()
+        self._ails = ""
+        """What failed last, and has not been done since."""
         self._queue: deque[Framable] = deque()
         self._chunk = b""
         self._chunk_records = 0
@@ -106,7 +118,7 @@ class OutcomeLogWriter:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
-        self._make_directory()
+        self._make_directory(checked=checked)
         self._thread = threading.Thread(target=self._run, name="outcome-log", daemon=True)
         self._thread.start()
 
@@ -128,7 +140,7 @@ class OutcomeLogWriter:
 
     @property
     def queued(self) -> int:
-        """Records not yet on disk."""
+        """Records not yet on disk, but for those that wait in the overflow."""
         return len(self._queue) + self._chunk_records
 
     def flush(self) -> bool:
@@ -136,8 +148,13 @@ class OutcomeLogWriter:
         with self._lock:
             return self._drain() and self._sync()
 
-    def close(self) -> None:
-        """Write what is queued and stop. Records that cannot be written now are dropped."""
+    def close(self, *, last: bool = True) -> None:
+        """Write what is queued and stop.
+
+        Args:
+            last: nobody else has the same overflow, so what waits there is dropped if the disk still
+                refuses it. Else only what has no room in it is.
+        """
         if self._closed:
             return
         self._closed = True
@@ -145,10 +162,16 @@ class OutcomeLogWriter:
         self._thread.join()
         self.flush()
         with self._lock:
-            self._unwritable += self.queued
+            lost = self.queued
+            if last:
+                lost += self.overflow.records
+                self.overflow.close()
+            self._unwritable += lost
             self._queue.clear()
             self._chunk, self._chunk_records = b"", 0
             self._end_segment()
+        if lost:
+            log.error("%d records of the log in %s cannot be written and are lost", lost, self.directory)
 
     def __enter__(self) -> OutcomeLogWriter:
         return self
@@ -179,16 +202,27 @@ class OutcomeLogWriter:
                 self._end_segment()
 
     def _drain(self) -> bool:
-        """Write until the queue is empty or the disk refuses."""
+        """Write all there is. What the disk refuses goes to the overflow, as far as it fits."""
+        writes = self._write_overflow()
         while self._fill_chunk():
-            try:
-                self._write_chunk()
-            except OSError as error:
-                self._failed("write to", error)
-                self._end_segment()
+            writes = writes and self._tried(lambda: self._write(self._chunk))
+            if not writes and not self.overflow.put(self._chunk):
                 return False
-            self.written += self._chunk_records
             self._chunk, self._chunk_records = b"", 0
+        return writes
+
+    def _write_overflow(self) -> bool:
+        if not self.overflow.records:
+            return True
+        return self._tried(lambda: self.overflow.drain(self._write, self._chunk_bytes))
+
+    def _tried(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            self._failed("write to", error)
+            self._end_segment()
+            return False
         return True
 
     def _fill_chunk(self) -> bool:
@@ -196,7 +230,7 @@ class OutcomeLogWriter:
         if self._chunk:
             return True
         frames: list[bytes] = []
-        size, limit = 0, min(CHUNK_BYTES, self._segment_bytes)
+        size, limit = 0, self._chunk_bytes
         while size < limit and self._queue:
             framed = self._framed(self._queue[0])
             if framed is not None and size + len(framed) > limit and frames:
@@ -210,6 +244,10 @@ class OutcomeLogWriter:
         self._chunk, self._chunk_records = b"".join(frames), len(frames)
         return bool(frames)
 
+    @property
+    def _chunk_bytes(self) -> int:
+        return min(CHUNK_BYTES, self._segment_bytes)
+
     def _framed(self, record: Framable) -> bytes | None:
         try:
             framed = frame(record.to_json())
@@ -220,18 +258,20 @@ class OutcomeLogWriter:
             return None
         return framed if len(framed) <= self._segment_bytes else None
 
-    def _write_chunk(self) -> None:
+    def _write(self, frames: bytes) -> None:
         if self._segment is not None and self._segment.is_deleted():
             # Writing on would succeed, and all of it would be lost.
             log.warning("the outcome log in %s was deleted; a new segment begins", self.directory)
             self._end_segment()
-        if self._segment is not None and self._segment.size + len(self._chunk) > self._segment_bytes:
+        if self._segment is not None and self._segment.size + len(frames) > self._segment_bytes:
             self._sync()
             self._end_segment()
         if self._segment is None:
             self._make_room()
             self._segment = _Segment(self.directory, self._stem)
-        self._segment.write(self._chunk)
+        self._segment.write(frames)
+        self.written += frames.count(b"\n")
+        self._works("write to")
 
     def _make_room(self) -> None:
         """Delete the oldest segments until a new one fits."""
@@ -248,6 +288,7 @@ class OutcomeLogWriter:
         try:
             if self._segment is not None:
                 self._segment.sync()
+                self._works("sync")
         except OSError as error:
             self._failed("sync", error)
             return False
@@ -259,15 +300,21 @@ class OutcomeLogWriter:
             self._segment = None
 
     def _failed(self, action: str, error: Exception) -> None:
-        if self.write_errors == 0:
+        if self._ails != action:
             log.warning("cannot %s the outcome log in %s: %s", action, self.directory, error)
+        self._ails = action
         self.write_errors += 1
 
-    def _make_directory(self) -> None:
+    def _works(self, action: str) -> None:
+        if self._ails == action:
+            log.warning("the outcome log in %s can be written again", self.directory)
+            self._ails = ""
+
+    def _make_directory(self, *, checked: bool) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not checked and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise ConfigError(
                     f"outcome log directory '{self.directory}' cannot be made ({error.strerror}); "
                     "give a directory that can be written"

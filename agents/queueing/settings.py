@@ -30,7 +30,7 @@ class QueueSettings(Settings):
         default=0.98, gt=0, le=1, description="One with more of its batch slots in use is full."
     )
     tpot_share: tuple[float, float, float, float] = Field(
-        default=(0.9, 0.87, 0.83, 0.8),
+        default=(1.0, 0.87, 0.8, 0.75),
         description="For P0 to P3: one where a request's predicted TPOT exceeds this share of its "
         "objective is full. What is kept free of the lower classes is at once there for the higher.",
     )
@@ -44,7 +44,7 @@ class QueueSettings(Settings):
         description="What has waited so long, P0 to P3, has a part in 'aged_share'; in seconds.",
     )
     aged_share: float = Field(
-        default=0.1,
+        default=0.05,
         ge=0,
         le=1,
         description="Share of turns that go to what has aged, the longest first, whatever its class.",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from steersman.serving.config import RouterSettings
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
+from steersman.serving.outcome_log import Overflows, opinions_writer
 from steersman.serving.shadow.shadow import Shadow
 from steersman.serving.shadow.watch import ShadowWatch
-from steersman.traces.outcome_log import OutcomeLogWriter
-from steersman.traces.shadow_record import DIRECTORY, STEM
 
 
 def open_shadow(
-    settings: RouterSettings, metrics: RouterMetrics, clock: Clock
+    settings: RouterSettings,
+    metrics: RouterMetrics,
+    clock: Clock,
+    overflows: Overflows | None = None,
 ) -> tuple[Shadow, ShadowWatch] | tuple[None, None]:
     """The shadow and its watch; None and None where it is not asked for.
 
@@ -24,18 +24,10 @@ def open_shadow(
     options = settings.shadow
     if not options.enabled:
         return None, None
-    log = OutcomeLogWriter(
-        Path(settings.outcome_log.directory) / DIRECTORY,
-        segment_bytes=options.segment_bytes,
-        total_bytes=options.total_bytes,
-        flush_interval_s=settings.outcome_log.flush_interval_s,
-        stem=STEM,
-    )
+    log = opinions_writer(settings, overflows)
     shadow = Shadow(options, log, metrics, clock)
     watch = ShadowWatch(shadow, options, settings.guard, metrics)
-    metrics.watch_value(
-        "shadow_dropped", "Decisions nobody scored: too many", lambda: float(shadow.dropped)
-    )
+    metrics.watch_count("shadow_dropped", "Decisions nobody scored: too many", lambda: shadow.dropped)
     metrics.watch_value("shadow_queued", "Decisions to be scored", lambda: float(shadow.queued))
-    metrics.watch_value("shadow_log_dropped", "Opinions lost", lambda: float(log.dropped))
+    metrics.watch_count("shadow_log_dropped", "Opinions lost", lambda: log.dropped)
     return shadow, watch

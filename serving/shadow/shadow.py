@@ -86,14 +86,15 @@ class Shadow:
         """Begin to score."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop, and write what has been said. What still waits is dropped."""
+    def close(self, *, last: bool = True) -> None:
+        """Stop, and write what has been said; `last` as of the log's `close`. What waits to be scored is
+        dropped."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
         self.dropped += len(self._queue)
         self._queue.clear()
-        self._log.close()
+        self._log.close(last=last)
 
     def work(self) -> int:
         """Score what waits, as far as the share of CPU time goes; returns how many requests."""

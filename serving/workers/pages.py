@@ -24,7 +24,7 @@ INTERVAL_S = 1.0
 MOST_BYTES = 4 * 2**20
 """Of one page; one that is longer is not shown. Memory that is not used is not taken."""
 _HEAD = 16
-_SUMMED = ("in_flight", "inflight", "prefill_tokens", "log_dropped", "log_errors", "log_queued")
+_SUMMED = ("in_flight", "inflight", "prefill_tokens", "log_queued")
 """Ends of the names of gauges that add up."""
 _LEAST = ("healthy", "reload_ok", "ramp", "_created")
 """And of those of which the least is shown; of all others the mean."""

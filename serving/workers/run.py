@@ -14,6 +14,7 @@ from steersman.serving.admin.listener import operators_socket
 from steersman.serving.app import create_app
 from steersman.serving.collector import settle
 from steersman.serving.config import RouterSettings
+from steersman.serving.outcome_log import outcomes_writer, overflows_of, write_leftovers
 from steersman.serving.pool import MOST_REPLICAS
 from steersman.serving.reload import Reloader, rehearse
 from steersman.serving.server import open_socket, serve_forever
@@ -24,7 +25,6 @@ from steersman.serving.workers.supervisor import Supervisor
 from steersman.serving.workers.team import Team
 from steersman.serving.workers.wires import Wires
 from steersman.traces.errors import ConfigError
-from steersman.traces.outcome_log import OutcomeLogWriter
 
 logger = logging.getLogger("steersman.serving")
 
@@ -40,7 +40,7 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
     """
     rehearse(settings)
     if settings.outcome_log.directory:
-        OutcomeLogWriter(settings.outcome_log.directory).close()  # whether there can be one
+        outcomes_writer(settings, None).close()  # whether there can be one
     listener = open_socket(settings)
     serving = settings
     operators = operators_socket(settings)
@@ -49,8 +49,10 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
     pages = DepartedPages(rack)
     wires, orders = Wires(settings.workers + 1), Orders(settings.workers + 1)
 
+    overflows = overflows_of(settings)
+
     def work(seat: int, ready: Callable[[], None]) -> int:
-        app = create_app(serving, Seat(board, seat))
+        app = create_app(serving, Seat(board, seat), overflows)
         parts = app.state.parts
         parts.pages = WorkerPages(rack, seat, parts.metrics)
         reloader = Reloader(parts, read)
@@ -92,7 +94,9 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
 
     host, port = listener.getsockname()[:2]
     logger.info("%d workers listen on %s port %d", settings.workers, host, port)
-    return supervisor.run(stop)
+    code = supervisor.run(stop)
+    write_leftovers(serving, overflows)
+    return code
 
 
 class OrphanWatch:

@@ -146,7 +146,8 @@ class Supervisor:
         elif told is signal.SIGUSR1:
             self._reload()
         elif told is signal.SIGUSR2 and not self._to_replace and self._incoming is None:
-            self._to_replace = list(self._workers)
+            # One that leaves is replaced already; it may drain for long.
+            self._to_replace = [pid for pid, worker in self._workers.items() if not worker.leaving]
             logger.warning("replacing %d workers one after the other", len(self._to_replace))
 
     def _tell_all(self, told: signal.Signals) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from steersman.cli.serve import _settings
 from steersman.traces.errors import ConfigError
+from steersman.traces.outcome_log import read_outcomes
 from tests.serving.backends import Backend, backends, completion, events, stream, whole
 from tests.serving.harness import chat, eventually
 from tests.support.processes import free_port, run_cli, serving
@@ -212,14 +213,17 @@ async def test_it_is_a_lame_duck_before_it_stops(tmp_path: Path) -> None:
             await asyncio.to_thread(started.__exit__, None, None, None)
 
 
-async def test_workers_share_a_port_and_are_replaced_without_a_failed_request() -> None:
+async def test_workers_are_replaced_without_a_failed_request_or_a_lost_record(tmp_path: Path) -> None:
+    """Even where the disk refuses the log all the while, and one of them is killed."""
+    log = tmp_path / "log"
     text = b"".join(events(6))
     slow = stream(events(6), delay_s=0.02)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     async with backends(slow, slow) as fleet, aiohttp.ClientSession() as client:
         options = [word for backend in fleet for word in ("--backend", backend.url)]
-        started = serving("serve", *options, "--port", str(port), "--workers", "2", url=url)
+        options += ["--port", str(port), "--log-dir", str(log)]
+        started = serving("serve", *options, "--workers", "2", url=url)
         process = await asyncio.to_thread(started.__enter__)
         asked = 0
 
@@ -247,18 +251,26 @@ async def test_workers_share_a_port_and_are_replaced_without_a_failed_request() 
         try:
             first = workers_of(process.pid)
             assert len(first) == 2
+            log.rmdir()
+            log.write_text("in the way")
             process.signal(signal.SIGUSR2)
             await ask_until(lambda: not first & workers_of(process.pid))
             ok = 'steersman_requests_total{model="m",status="ok"}'
             await eventually(lambda: counted(ok, float(asked)), within_s=10.0)
+            waiting = "steersman_outcome_log_overflow_records"
+            await eventually(lambda: counted(waiting, float(asked)), within_s=10.0)
             second = workers_of(process.pid)
             assert len(second) == 2
             os.kill(min(second), signal.SIGKILL)
             await eventually(lambda: len(workers_of(process.pid) - {min(second)}) == 2, within_s=20.0)
             await ask_until(lambda: True)
             await eventually(lambda: counted("steersman_worker_restarts_total", 1.0), within_s=10.0)
+            await eventually(lambda: counted(waiting, float(asked)), within_s=10.0)
+            assert await counted("steersman_outcome_log_dropped_total", 0.0)
+            log.unlink()
             process.terminate()
             assert await asyncio.to_thread(process.wait) == 0
+            assert len({record.request_id for record in read_outcomes(log)}) == asked
         finally:
             await asyncio.to_thread(started.__exit__, None, None, None)
 

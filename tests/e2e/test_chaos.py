@@ -19,8 +19,13 @@ sys.path.insert(0, str(BENCHMARKS))
 
 from chaos import judge, total  # noqa: E402
 from chaos_books import Clients, Ending, Entry  # noqa: E402
+from chaos_incidents import Plan, Span  # noqa: E402
 
 PAGE = 'steersman_requests_total{model="m",status="ok"} 2.0\nsteersman_requests_total{x="y"} 1.0\n'
+
+
+PLAN = Plan({}, (0.0, 0.0), (0.0, 0.0), 0)
+DROPPED = "steersman_outcome_log_dropped_total 1.0\n"
 
 
 def entry(number: int, ending: Ending) -> Entry:
@@ -46,25 +51,38 @@ def test_books_that_balance(tmp_path: Path) -> None:
         entry(2, Ending.LEFT),
         entry(3, Ending.LEFT),
     ]
-    found = figures(judge(entries, log, PAGE))
+    found = figures(judge(entries, log, PAGE, PLAN))
     assert found["unaccounted"] == found["lost_before_first_byte"] == found["wrong_bytes"] == 0
     assert (found["requests"], found["broken_after_first_byte"], found["left"]) == (4, 1, 2)
 
 
 @pytest.mark.parametrize(
-    ("records", "endings", "unaccounted"),
+    ("records", "endings", "page", "unaccounted"),
     [
-        ([("chaos-0", Status.OK)] * 3, [Ending.OK], 1),
-        ([("chaos-0", Status.FAILED), ("x", Status.OK), ("y", Status.OK)], [Ending.OK], 3),
-        ([("chaos-1", Status.OK), ("chaos-2", Status.OK)], [Ending.OK, Ending.OK, Ending.OK], 2),
+        ([("chaos-0", Status.OK)] * 3, [Ending.OK], PAGE, 1),
+        ([("chaos-0", Status.FAILED), ("x", Status.OK), ("y", Status.OK)], [Ending.OK], PAGE, 3),
+        ([("chaos-1", Status.OK), ("chaos-2", Status.OK)], [Ending.OK] * 3, PAGE, 2),
+        ([("chaos-1", Status.OK), ("chaos-2", Status.OK)], [Ending.OK] * 3, PAGE + DROPPED, 0),
+        ([("chaos-0", Status.OK), ("chaos-1", Status.OK)], [Ending.BROKEN] * 2, PAGE + DROPPED, 2),
     ],
-    ids=["twice", "otherwise-and-strangers", "missing-and-counters-off"],
+    ids=["twice", "otherwise-and-strangers", "missing-and-counters-off", "dropped", "otherwise"],
 )
 def test_books_that_do_not(
-    records: list[tuple[str, Status]], endings: list[Ending], unaccounted: int, tmp_path: Path
+    records: list[tuple[str, Status]],
+    endings: list[Ending],
+    page: str,
+    unaccounted: int,
+    tmp_path: Path,
 ) -> None:
     entries = [entry(i, ending) for i, ending in enumerate(endings)]
-    assert figures(judge(entries, write(tmp_path, *records), PAGE))["unaccounted"] == unaccounted
+    assert figures(judge(entries, write(tmp_path, *records), page, PLAN))["unaccounted"] == unaccounted
+
+
+def test_what_went_on_when_something_is_missing_is_told() -> None:
+    spans = [Span("killed", 1, 3.0, 5.0), Span("disk-full", 2, 6.0, 8.0)]
+    plan = Plan({}, (0.0, 0.0), (0.0, 0.0), 0, began_s=2.0, spans=spans)
+    assert plan.told(4.0, 5.5) == "from 2.0 to 3.5 s, with killed r1"
+    assert plan.told(5.2, 5.5) == "from 3.2 to 3.5 s, with nothing"
 
 
 def test_counters_are_summed_over_labels() -> None:

@@ -138,7 +138,7 @@ async def test_a_log_that_cannot_be_written_does_not_stop_the_traffic(tmp_path: 
 
 
 async def _errors(router: Routed) -> bool:
-    return await router.metric("steersman_outcome_log_errors") > 0.0
+    return await router.metric("steersman_outcome_log_errors_total") > 0.0
 
 
 async def test_secrets_are_never_logged(

@@ -214,7 +214,7 @@ def test_full_disk_is_counted_and_waited_out(tmp_path: Path) -> None:
         assert writer.flush() is False
         assert writer.flush() is False
         assert writer.write_errors == 2
-        assert (writer.dropped, writer.queued) == (0, 49)
+        assert (writer.dropped, writer.queued, writer.overflow.records) == (0, 0, 49)
     assert _ids(tmp_path) == ["r0"]  # nothing half-written is left
     assert writer.flush()  # there is room again
     writer.close()

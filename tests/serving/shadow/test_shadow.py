@@ -63,7 +63,7 @@ async def test_two_challengers_score_what_is_served(tmp_path: Path) -> None:
             return sum([await router.metric(scored % choice) for choice in ("same", "other")]) == 6
 
         await eventually(all_scored)
-        assert await router.metric("steersman_shadow_dropped") == 0.0
+        assert await router.metric("steersman_shadow_dropped_total") == 0.0
     records = {record.request_id: record for record in read_outcomes(log)}
     for version in ("v1", "v2"):
         said = read_shadow(log / "shadow", version, on_damage=lambda damage: None)
@@ -180,7 +180,7 @@ async def test_what_is_too_much_is_dropped_and_never_waited_for(tmp_path: Path) 
         scored = 9 - shadow.queued - shadow.dropped
         assert shadow.queued <= 2
         assert 0 <= scored <= 6
-        assert await router.metric("steersman_shadow_dropped") == shadow.dropped >= 1
+        assert await router.metric("steersman_shadow_dropped_total") == shadow.dropped >= 1
 
 
 async def test_the_share_of_cpu_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

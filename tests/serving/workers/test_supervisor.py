@@ -31,6 +31,9 @@ def work(seat, ready):
     ready()
     while not stopped:
         time.sleep(0.01)
+    while (here / "much-to-do").exists():
+        (here / "drains").touch()
+        time.sleep(0.01)
     return 0
 
 
@@ -105,3 +108,20 @@ def test_a_worker_that_dies_while_they_are_replaced_leaves_as_many(tmp_path: Pat
         process.send_signal(signal.SIGUSR2)
         until(lambda: not workers_of(process) & second, process)
         until(lambda: len(workers_of(process)) == 2, process)
+
+
+def test_all_are_replaced_again_while_the_last_one_of_before_still_drains(tmp_path: Path) -> None:
+    (tmp_path / "may-serve").touch()
+    (tmp_path / "much-to-do").touch()
+    with supervised(tmp_path, 1) as process:
+        first = workers_of(process)
+        process.send_signal(signal.SIGUSR2)
+        until((tmp_path / "drains").exists, process)
+        second = workers_of(process) - first
+        process.send_signal(signal.SIGUSR2)
+        process.send_signal(signal.SIGHUP)  # when the second is heard, so was the first
+        (tmp_path / "go").touch()
+        until((tmp_path / "reloads").exists, process)
+        (tmp_path / "much-to-do").unlink()
+        until(lambda: not workers_of(process) & (first | second), process)
+        until(lambda: len(workers_of(process)) == 1, process)
