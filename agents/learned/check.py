@@ -19,7 +19,7 @@ from steersman.agents.learned.counterfactual import PARTS
 from steersman.agents.learned.export import head_logits
 from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
-from steersman.agents.learned.playing import costs
+from steersman.agents.learned.playing import play
 from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
@@ -88,7 +88,7 @@ class Checker:
         self, clusters: Sequence[Cluster], network: RoutingNetwork | None
     ) -> NDArray[np.float64]:
         torch.set_num_threads(1)  # a fork has none of the threads that this process may have had
-        return costs(clusters, partial(_choices, network), self._settling)
+        return play(clusters, partial(_choices, network), self._settling).cost
 
 
 def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) -> Iterator[Cluster]:

@@ -70,6 +70,9 @@ class PracticeSettings(Settings):
     scenario_share: float = Field(
         0.5, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
     )
+    tight_share: float = Field(
+        0.25, ge=0, le=1, description="share of the others whose engines run few sequences at once"
+    )
 
 
 class PPOSettings(Settings):
@@ -152,6 +155,9 @@ class EvolutionSettings(Settings):
     clusters: int = Field(18, ge=1, description="new clusters that every generation plays")
     most_difference: float = Field(
         0.06, gt=0, description="cap on what one cluster counts for or against a candidate, in log J"
+    )
+    tail_weight: float = Field(
+        0.1, ge=0, description="what the slowest requests' mean TTFT counts, in log J of their log"
     )
     averaged: float = Field(
         0.3, gt=0, le=1, description="share of the generations, the last ones, that the result averages"

@@ -1,13 +1,15 @@
-"""Evolution of the term weights on the goal itself: J of whole episodes.
+"""Evolution of the term weights on the goal itself: J of whole episodes, and their slowest requests.
 
 Each generation draws new clusters, and every candidate plays all of them, so that candidates differ by
 what they do and not by whom they met. The search is CMA-ES (Hansen and Ostermeier, "Completely
 derandomized self-adaptation in evolution strategies", 2001): it needs only the order of the candidates,
 and grows along directions that keep paying. What is compared is
 
-    mean over clusters of  clip(log J - its median over the candidates, ± most_difference)
+    mean over clusters of  clip(d log J, ± most_difference) + clip(tail_weight * d log T, ± most_difference)
 
-since near saturation a few episodes run away and would outvote all the others. The result is the mean
+where T is the tail, the mean TTFT of the slowest requests, and d the difference from the median over the
+candidates. J alone lets requests of the lower classes wait as long as it takes; T keeps them in mind.
+Clipped, since near saturation a few episodes run away and would outvote all the others. The result is the mean
 of the search averaged over its last generations, in which single lucky ones do not show.
 """
 
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from steersman.agents.learned.config import EvolutionSettings
 from steersman.agents.learned.ground import Ground
-from steersman.agents.learned.playing import costs
+from steersman.agents.learned.playing import Played, play
 from steersman.agents.learned.practice import Practice
 from steersman.agents.learned.weighing import SHAPE, weighed_cost
 from steersman.agents.parallel import Task, spread
@@ -44,6 +46,8 @@ class Generation(NamedTuple):
     centre: float
     """Of the search's mean, before it moved."""
     population: float
+    tail: float
+    """TTFT of the slowest requests under the search's mean, over marginal cost's."""
 
 
 class Evolution:
@@ -85,15 +89,14 @@ class Evolution:
         points = self._ask()
         zero = np.zeros_like(points[0])
         played = np.stack([*points, self._search.mean, zero]).reshape(-1, *SHAPE)
-        log_j = np.log(self._play(played))
-        over = log_j - log_j[:, -1:]
-        candidates = log_j[:, :-2]
-        bound = self._settings.most_difference
-        aside = np.clip(candidates - np.median(candidates, axis=1, keepdims=True), -bound, bound)
+        played_j, played_tail_s = self._play(played)
+        log_j, log_tail = np.log(played_j), np.log(played_tail_s)
+        weighed_tail = self._settings.tail_weight * log_tail
+        aside = self._aside(log_j[:, :-2]) + self._aside(weighed_tail[:, :-2])
         self._tell(points, aside.mean(axis=0).tolist())
-        return Generation(
-            centre=float(np.exp(over[:, -2].mean())), population=float(np.exp(over[:, :-2].mean()))
-        )
+        over = np.exp((log_j - log_j[:, -1:])[:, :-1].mean(axis=0))
+        tail = np.exp((log_tail[:, -2] - log_tail[:, -1]).mean())
+        return Generation(float(over[-1]), float(np.exp(np.log(over[:-1]).mean())), float(tail))
 
     def repeat(self, told: Sequence[Sequence[float]]) -> None:
         """Go where a search that was told this had come; nothing is played for it."""
@@ -115,8 +118,14 @@ class Evolution:
         self.told.append(values)
         self._means.append(self._search.mean.copy())
 
-    def _play(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cost of every cluster of this generation under each set of coefficients, (clusters, sets)."""
+    def _aside(self, logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """From the candidates' median, bounded; (clusters, candidates)."""
+        bound = self._settings.most_difference
+        middle = np.median(logarithms, axis=1, keepdims=True)
+        return np.clip(logarithms - middle, -bound, bound)
+
+    def _play(self, coefficients: NDArray[np.float64]) -> Played:
+        """Every cluster of this generation under each set of coefficients, both (clusters, sets)."""
         rng = np.random.default_rng([self._seed, _EVOLUTION, len(self.told)])
         count = self._settings.clusters
         clusters = [self._practice.draw(rng, ground=i % self._grounds) for i in range(count)]
@@ -126,19 +135,19 @@ class Evolution:
         groups = [order[first : first + size] for first in range(0, count, size)]
         known = torch.as_tensor(coefficients, dtype=torch.float32)
 
-        def task(group: Sequence[int]) -> Task[NDArray[np.float64]]:
+        def task(group: Sequence[int]) -> Task[Played]:
             return lambda _: _played([clusters[i] for i in group], known, self._settings.settling)
 
-        found = np.empty((count, len(coefficients)))
-        for group, values in zip(
+        found = Played(*np.empty((2, count, len(coefficients))))
+        for group, played in zip(
             groups, spread([task(group) for group in groups], self._jobs, lambda _: None), strict=True
         ):
-            found[group] = values
+            found.cost[group], found.tail_s[group] = played
         return found
 
 
-def _played(clusters: Sequence[Cluster], coefficients: Tensor, settling: float) -> NDArray[np.float64]:
-    """(clusters, sets)"""
+def _played(clusters: Sequence[Cluster], coefficients: Tensor, settling: float) -> Played:
+    """Both (clusters, sets)."""
     torch.set_num_threads(1)  # a fork has none of the threads that this process may have had
     sets = len(coefficients)
     rows = coefficients.repeat(len(clusters), 1, 1)
@@ -149,4 +158,5 @@ def _played(clusters: Sequence[Cluster], coefficients: Tensor, settling: float) 
         return np.asarray(np.where(seen.mask, cost, np.inf).argmin(axis=-1), dtype=np.int64)
 
     everybody = [cluster for cluster in clusters for _ in range(sets)]
-    return costs(everybody, choose, settling).reshape(len(clusters), sets)
+    cost, tail_s = play(everybody, choose, settling)
+    return Played(cost.reshape(-1, sets), tail_s.reshape(-1, sets))

@@ -28,6 +28,8 @@ from steersman.traces.schema import HardwareProfile
 STRAGGLER_SHARE = 0.1
 """Share of replicas of a random pool that are slower than their hardware."""
 MOST_SLOWDOWN = 2.0
+FEWEST_SEQS = 8
+"""Sequences that an engine of a tight pool runs at once, at least."""
 GAP = 0.02
 """Difference of two ratios by which one ground is emphasised e times as much as another."""
 
@@ -110,11 +112,17 @@ class _Field:
         self.saturation = SaturationEstimate(ground.source, for_split(ground.scenario, "train"))
         self.reuses = ground.reuses
         self._replicas = settings.replicas
+        self._tight_share = settings.tight_share
         self._profiles = _profiles(ground.scenario, settings)
 
     def mix(self, rng: np.random.Generator) -> tuple[ReplicaSpec, ...]:
-        """Half of the replicas as in the scenario, half of other hardware under the same limits."""
+        """Half of the replicas as in the scenario, half of other hardware under the same limits.
+
+        In a tight pool requests queue for slots rather than for compute or memory.
+        """
         low, high = self._replicas
+        tight = rng.random() < self._tight_share
+        share = float(np.exp(rng.uniform(np.log(1 / 32), 0.0))) if tight else 1.0
         count = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
         specs = []
         for i in range(count):
@@ -126,10 +134,15 @@ class _Field:
                     max_num_seqs=like.max_num_seqs,
                     max_batched_tokens=like.max_batched_tokens,
                 )
+            profile = with_limits(profile, max_num_seqs=_fewer(profile.max_num_seqs, share))
             straggles = rng.random() < STRAGGLER_SHARE
             slowdown = float(rng.uniform(1.0, MOST_SLOWDOWN)) if straggles else 1.0
             specs.append(ReplicaSpec(f"{profile.gpu}-{i}", profile, slowdown))
         return tuple(specs)
+
+
+def _fewer(max_num_seqs: int, share: float) -> int:
+    return max(int(share * max_num_seqs), min(FEWEST_SEQS, max_num_seqs))
 
 
 def _profiles(scenario: Scenario, settings: PracticeSettings) -> list[HardwareProfile]:

@@ -175,6 +175,7 @@ class PolicyTrainer:
             step = len(at.told)
             at.note("evolution_ratio", step, generation.centre)
             at.note("evolution_ratio.population", step, generation.population)
+            at.note("evolution_ratio.tail", step, generation.tail)
             self._say(f"generation {step}: {generation.centre:.3f} of marginal cost")
             self._save()
             last_s = self._spent_s() - before_s

@@ -64,6 +64,8 @@ CANDIDATE_SIGNALS = (
     Signal("kv_usage", 0.05, 0.3, 1.0),
     Signal("age_s", 1.0, 1.65, 1.0),
     Signal("prefill_tokens", 100.0, 1000.0, 2.0),
+    Signal("batch_use", 0.05, 0.3, 1.0),
+    Signal("queue", 1.0, 2.0, 1.5),
 )
 """Of REPLICA_FEATURES."""
 MOST_SIGNAL = 3.0

@@ -57,4 +57,16 @@ def test_one_episode_cannot_outvote_the_others() -> None:
     bound = 1e-6
     search = evolution(most_difference=bound)
     search.step()
-    assert np.abs(search.told[0]).max() <= bound
+    assert np.abs(search.told[0]).max() <= 2 * bound, "once for J, once for the tail"
+
+
+def test_the_weight_of_the_tail_decides_what_is_preferred() -> None:
+    told = []
+    for weight in (0.0, 1e6):
+        search = evolution(tail_weight=weight)
+        search.step()
+        told.append(search.told[0])
+    by_j, by_both = map(np.array, told)
+    assert not np.allclose(by_j, by_both)
+    bound = SETTINGS.most_difference
+    assert np.abs(by_both - by_j).max() <= bound + 1e-12, "the tail's part alone"
