@@ -89,6 +89,9 @@ class Explorer:
     def _sound(self, observation: Observation) -> NDArray[np.bool_]:
         """(n,): among whom chance chooses."""
         mask, ttft_s = observation.mask, observation.replicas[:, _TTFT]
-        best_s = np.fmin.reduce(ttft_s, where=mask, initial=np.inf)
+        # The position of the least is found several times as fast as the least under a mask.
+        best_s = ttft_s[ttft_s.argmin()]
+        if np.count_nonzero(mask) < len(mask) or np.isnan(best_s):
+            best_s = np.fmin.reduce(ttft_s, where=mask, initial=np.inf)
         sound: NDArray[np.bool_] = ttft_s <= self._slow_factor * best_s + self._slow_slack_s
         return mask & sound

@@ -31,11 +31,10 @@ from numpy.typing import NDArray
 from scoring import timed
 
 import steersman.serving.router as router_module
-from steersman.agents.guard import Guard
+from steersman.agents.learned.shipped import shipped_graph
 from steersman.env.engine_metrics import EngineMetrics
 from steersman.predictors import ledger as L
 from steersman.predictors.blocks import BLOCK_TOKENS
-from steersman.predictors.bundle import POLICY_FILE
 from steersman.predictors.onnx_model import session_options
 from steersman.serving.collector import settle
 from steersman.serving.config import RouterSettings
@@ -120,7 +119,7 @@ def main() -> None:
             if policy == "learned":
                 figures[f"fallback_share.{replicas}"] = traffic.fallback_share
                 figures |= stage_figures(traffic, calls, replicas)
-                figures |= plain_figures(traffic.routes(1)[0].observation, bundle, calls, replicas)
+                figures |= plain_figures(traffic.routes(1)[0].observation, calls, replicas)
     if loaded := HEAVY & set(sys.modules):
         raise SystemExit(f"{', '.join(sorted(loaded))} must not be loaded here")
     print(json.dumps(figures))
@@ -131,8 +130,8 @@ class Traffic:
 
     Args:
         replicas: how many.
-        policy: who decides; `learned` is the bundle's.
-        bundle: directory of the models; None: the router's fallbacks.
+        policy: who decides; `learned` is the one that ships with Steersman.
+        bundle: directory of the predictors; None: the router's fallbacks.
     """
 
     def __init__(self, world: World, replicas: int, policy: str, bundle: Path | None) -> None:
@@ -197,10 +196,8 @@ class Traffic:
     @property
     def fallback_share(self) -> float:
         """Of all decisions, those that the guard took from the learned policy."""
-        policy = self.parts.models.policy(MODEL)
-        if not isinstance(policy, Guard):
-            return 0.0
-        return sum(policy.fallbacks.values()) / max(policy.decisions, 1)
+        guard = self.parts.models.guard(MODEL)
+        return 0.0 if guard is None else sum(guard.fallbacks.values()) / max(guard.decisions, 1)
 
     def _dispatch(self, route: Route, output_tokens: int) -> None:
         flight = Flight(route, self.parts.fleet)
@@ -253,8 +250,8 @@ def decision_figures(traffic: Traffic, calls: int, name: str) -> dict[str, float
 def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, float]:
     """Median microseconds of each stage, in the middle of real decisions."""
     models, fleet, past = traffic.parts.models, traffic.parts.fleet, traffic.parts.router._past
-    guard = models.policy(MODEL)
-    assert isinstance(guard, Guard)
+    policy, guard = models.policy(MODEL), models.guard(MODEL)
+    assert guard is not None
     spent: dict[str, dict[int, float]] = {}
     places: list[tuple[Any, str, str]] = [
         (past, "begin", "features"),
@@ -267,6 +264,7 @@ def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, floa
         (fleet, "match_tokens", "match"),
         (fleet, "avoided", "avoided"),
         (router_module, "observe", "observe"),
+        (policy, "decide", "policy_guard_and_exploration"),
         (guard, "decide", "policy_and_guard"),
         (guard._ensemble, "head_scores", "policy_graph"),
     ]
@@ -276,6 +274,7 @@ def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, floa
         stage: float(np.median([times.get(call, 0.0) for call in range(calls)]))
         for stage, times in spent.items()
     }
+    median["exploration"] = median.pop("policy_guard_and_exploration") - median["policy_and_guard"]
     median["guard"] = median.pop("policy_and_guard") - median["policy_graph"]
     total = float(np.median(traffic.wall_us))
     median["rest"] = total - sum(median.values())
@@ -311,10 +310,10 @@ def watched(
                 delattr(place, name)
 
 
-def plain_figures(seen: Observation, bundle: Path, calls: int, replicas: int) -> dict[str, float]:
+def plain_figures(seen: Observation, calls: int, replicas: int) -> dict[str, float]:
     """The policy's graph by onnxruntime alone, on inputs that are ready."""
     session = ort.InferenceSession(
-        (bundle / POLICY_FILE).read_bytes(), session_options(), providers=["CPUExecutionProvider"]
+        shipped_graph(), session_options(), providers=["CPUExecutionProvider"]
     )
     inputs = {
         "replicas": seen.replicas[None],

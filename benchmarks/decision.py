@@ -14,9 +14,8 @@ replica predicted, and expected. `stage_p50_us` divides the learned policy's med
 libraries alone: `onnxruntime_*` runs the policy's graph on inputs that are ready, `lightgbm_*` predicts
 output length, TTFT and TPOT by the forests that the served graphs were made of.
 
-The models are real in size and form: length and latency fitted on the `prefix` scenario's traffic, the
-policy a network of the default settings whose constants are of this traffic, untrained; weights do not
-change how long it takes.
+The policy is the one that ships with Steersman; length and latency are fitted on the `prefix` scenario's
+traffic, which is what comes.
 """
 
 from __future__ import annotations
@@ -32,26 +31,22 @@ from typing import Any
 
 import lightgbm as lgb
 import numpy as np
-import torch
-from deciding import BUNDLE, Traffic, World
+from deciding import BUNDLE, WARM_UP, Traffic, World
 from scoring import timed
 
 from steersman.agents.fit.fitted import FittedModel
 from steersman.agents.fit.latency import fit_latency
 from steersman.agents.fit.length import fit_length
-from steersman.agents.learned.config import NetworkSettings
-from steersman.agents.learned.export import export_policy
-from steersman.agents.learned.network import RoutingNetwork
-from steersman.agents.ranges import Ranges
 from steersman.env.scenario import load_scenario, load_source, saturation_of
-from steersman.predictors.bundle import LATENCY_FILE, LENGTH_FILE, POLICY_FILE, write_bundle
+from steersman.predictors.bundle import LATENCY_FILE, LENGTH_FILE, write_bundle
 from steersman.predictors.latency import latency_rows
 from steersman.predictors.length import LengthModel
 from steersman.traces.schema import Observation
 
 REPLICAS = (8, 64, 256)
 SCENARIO, LOAD = "prefix", 0.8
-STATES, STATE_REPLICAS, PARITY = 1_200, 8, 6
+SEEN_REPLICAS = 8
+"""Of the world that LightGBM is shown; it is given the same ones over and over for more."""
 
 Row = dict[str, Any]
 
@@ -62,16 +57,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer calls, smaller models")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     calls = 1_000 if options.quick else 10_000
     with tempfile.TemporaryDirectory() as scratch:
-        forests, states = prepare(Path(scratch), quick=options.quick)
+        forests, seen = prepare(Path(scratch), quick=options.quick)
         script = Path(__file__).with_name("deciding.py")
         command = [sys.executable, str(script), scratch, str(calls), *map(str, REPLICAS)]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, float] = json.loads(answer.stdout)
     for count in REPLICAS:
-        figures |= library_figures(forests, states, count, calls // 4)
+        figures |= library_figures(forests, seen, count, calls // 4)
     rows = [row(name, value, calls) for name, value in figures.items()]
     for each in rows:
         print(f"{each['name']:<46}{each['value']:>10.4g} {each['unit']:<6} {each['note']}")
@@ -80,7 +74,7 @@ def main() -> None:
 
 
 def prepare(directory: Path, *, quick: bool) -> tuple[dict[str, list[lgb.Booster]], Observation]:
-    """Write a world and a bundle for it; returns LightGBM's forests, and states of this world."""
+    """Write a world and a bundle for it; returns LightGBM's forests, and what is seen in this world."""
     scenario = load_scenario(SCENARIO)
     profiles = [spec.profile.name for spec in scenario.replicas]
     rps_per_replica = LOAD * saturation_of(scenario, "evaluation") / len(profiles)
@@ -97,42 +91,13 @@ def prepare(directory: Path, *, quick: bool) -> tuple[dict[str, list[lgb.Booster
         decisions=300 if quick else 1_000,
     )
     files = {LENGTH_FILE: length.onnx, LATENCY_FILE: latency.onnx}
-    bundle = directory / BUNDLE
-    write(bundle, files)
-    traffic = Traffic(world, STATE_REPLICAS, "marginal-cost", bundle)
-    # From the first request on: a pool that has answered nothing yet is no surprise to the guard.
-    states = stacked([route.observation for route in traffic.routes(STATES)])
-    write(bundle, files | {POLICY_FILE: make_policy(states)})
-    return {"length": boosters(length), "latency": boosters(latency)}, states
-
-
-def make_policy(states: Observation) -> bytes:
-    """A network of the default settings, with the constants and ranges that these states give."""
-    torch.manual_seed(0)
-    network = RoutingNetwork(NetworkSettings())
-    tensors = [getattr(states, name) for name in ("replicas", "request", "pool", "mask")]
-    network.fit_compression(*map(torch.from_numpy, tensors))
-    ranges = Ranges.of(states.replicas[states.mask], states.request)
-    ranges = ranges.regardless_of(network.unread_request_features())
-    some = Observation(*(each[:PARITY] for each in tensors))
-    pool_range = states.pool.min(axis=0), states.pool.max(axis=0)
-    return export_policy(network.eval(), ranges, pool_range, some, version="untrained")
-
-
-def write(directory: Path, files: dict[str, bytes]) -> None:
-    """As `steersman train` writes a bundle."""
     now = datetime.now(tz=UTC)
-    write_bundle(directory, files, version="benchmark", code_version="benchmark", created=now)
-
-
-def stacked(seen: list[Observation]) -> Observation:
-    """With a batch dimension."""
-    return Observation(
-        np.stack([each.replicas for each in seen]),
-        np.stack([each.request for each in seen]),
-        np.stack([each.pool for each in seen]),
-        np.stack([each.mask for each in seen]),
-    )
+    bundle = directory / BUNDLE
+    write_bundle(bundle, files, version="benchmark", code_version="benchmark", created=now)
+    traffic = Traffic(world, SEEN_REPLICAS, "marginal-cost", bundle)
+    traffic.play(WARM_UP * SEEN_REPLICAS)
+    seen = traffic.step().observation
+    return {"length": boosters(length), "latency": boosters(latency)}, seen
 
 
 def boosters(fitted: FittedModel) -> list[lgb.Booster]:
@@ -141,13 +106,13 @@ def boosters(fitted: FittedModel) -> list[lgb.Booster]:
 
 
 def library_figures(
-    forests: dict[str, list[lgb.Booster]], states: Observation, count: int, calls: int
+    forests: dict[str, list[lgb.Booster]], seen: Observation, count: int, calls: int
 ) -> dict[str, float]:
     """LightGBM alone: the length of one request, TTFT and TPOT of every candidate."""
-    replicas = np.tile(states.replicas[0], (count // states.replicas.shape[1], 1))
+    replicas = np.tile(seen.replicas, (count // SEEN_REPLICAS, 1))
     rows = {
-        "length": states.request[:1, : forests["length"][0].num_feature()],
-        "latency": latency_rows(replicas, states.request[0]),
+        "length": seen.request[None, : forests["length"][0].num_feature()],
+        "latency": latency_rows(replicas, seen.request),
     }
     found = timed(
         "lightgbm",

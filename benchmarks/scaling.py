@@ -1,4 +1,4 @@
-"""How fast the environment of scaling is on one thread: `python benchmarks/scaling.py [--json FILE]`.
+"""How fast the environment of scaling is on one thread: `benchmarks/scaling.py [--quick] [--json FILE]`.
 
 `scaling_requests_per_s.N`: requests that N clusters in lockstep observe, route by marginal cost and
 serve, the scaler's own decisions and observations included. Eight replicas of a 70B model each, at 30 %
@@ -21,14 +21,15 @@ from steersman.env.scaling_episodes import SwingSampler
 from steersman.env.scenario import load_scenario
 
 CLUSTERS = (1, 16, 64)
-REPETITIONS = 8
+REPETITIONS, QUICK_REPETITIONS = 8, 2
 
 
 def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the rows to this file.")] = None,
 ) -> None:
     """Measure and print."""
-    rows = [_row(size) for size in CLUSTERS]
+    rows = [_row(size, QUICK_REPETITIONS if quick else REPETITIONS) for size in CLUSTERS]
     for row in rows:
         print(
             f"{row['name']:28} {row['value']:9,.0f}  ({row['lo']:,.0f} – {row['hi']:,.0f}) {row['unit']}"
@@ -37,7 +38,7 @@ def main(
         json.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
 
 
-def _row(size: int) -> dict[str, Any]:
+def _row(size: int, repetitions: int) -> dict[str, Any]:
     sampler = SwingSampler(
         load_scenario("tensor-parallel"), serving=8, duration_s=600.0, load=(0.3, 0.3)
     )
@@ -46,7 +47,7 @@ def _row(size: int) -> dict[str, Any]:
     hold = np.full(size, ScalingRules().changes.index(0))
     env.step(hold)  # the first one compiles
     rates = []
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
         before = sum(scaling.arrived for scaling in env.scalings)
         start = time.process_time()
         env.step(hold)

@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 # that many of them take are arrays without dimensions, which numpy is quicker to accept than Python's,
 # and `np.where`, `np.clip`, `np.stack` and sums, which take as long as three to ten of the others, are
 # avoided.
-_ZERO, _HALF, _ONE = np.array(0.0), np.array(0.5), np.array(1.0)
+_ZERO, _HALF, _ONE, _TWO = np.array(0.0), np.array(0.5), np.array(1.0), np.array(2.0)
 _FAR, _MOST_USE = np.array(1e9), np.array(1.5)
 
 MISS_WEIGHT = 0.23
@@ -62,6 +62,7 @@ MISS_COST = 2.0
 TTFT_SPREAD = 0.3
 TPOT_SPREAD = 0.12
 """Logistic scale of log(actual / predicted): how sure a prediction is."""
+_MISS_COST, _TPOT_SPREAD = np.array(MISS_COST), np.array(TPOT_SPREAD)
 
 
 class Load(NamedTuple):
@@ -77,6 +78,10 @@ class Load(NamedTuple):
     """Tokens in the KV cache of what decodes."""
     prefill_tokens: Array
     """Prompt tokens still to be computed before a new request's turn comes."""
+    sharers: Array
+    """Own requests in flight, at least 1: what the account sums up is divided by this."""
+    mean_prompt: Array
+    """Prompt tokens of an own request in flight; 0 where there is none."""
 
 
 class Terms(NamedTuple):
@@ -133,7 +138,8 @@ def load_now(state: Array) -> Load:
     prompts = state[..., L.PROMPT_TOKENS]
     own_tokens = prompts + _HALF * state[..., L.OUTPUT_TOKENS]
     kv_tokens = np.maximum(np.maximum(scraped_tokens, _ZERO), own_tokens)
-    mean_prompt = prompts / np.maximum(inflight, _ONE)
+    sharers = np.maximum(inflight, _ONE)
+    mean_prompt = prompts / sharers
     others_waiting = np.maximum(waiting - state[..., L.INFLIGHT_PREFILL], _ZERO)
     prefill_tokens = state[..., L.PREFILL_TOKENS] + others_waiting * mean_prompt
     context = np.maximum(kv_tokens - prefill_tokens, _ZERO)
@@ -141,9 +147,11 @@ def load_now(state: Array) -> Load:
         running=running,
         waiting=waiting,
         queue=queue,
-        kv_usage=np.minimum(np.maximum(kv_tokens / capacity, _ZERO), _MOST_USE),
+        kv_usage=np.minimum(kv_tokens / capacity, _MOST_USE),
         context_tokens=np.minimum(context, capacity),
         prefill_tokens=prefill_tokens,
+        sharers=sharers,
+        mean_prompt=mean_prompt,
     )
 
 
@@ -172,10 +180,9 @@ def estimate(
     inflight = state[..., L.INFLIGHT]
     prefilling = state[..., L.INFLIGHT_PREFILL]
     queue = load.queue
-    safe = np.maximum(inflight, _ONE)
     is_idle = inflight <= _ZERO
     # The ledger sums medians; this request's mean over median says how much longer the mean is.
-    typical_output = state[..., L.OUTPUT_TOKENS] / safe * (output_mean / output_p50)
+    typical_output = state[..., L.OUTPUT_TOKENS] / load.sharers * (output_mean / output_p50)
     np.copyto(typical_output, output_mean, where=is_idle)
     np.maximum(typical_output, _ONE, out=typical_output)
 
@@ -185,18 +192,18 @@ def estimate(
     tokens = np.empty((3, *inflight.shape))
     tokens[0] = load.prefill_tokens
     tokens[1] = uncached_tokens
-    np.divide(state[..., L.PROMPT_TOKENS], safe, out=tokens[2])
+    tokens[2] = load.mean_prompt
     np.copyto(tokens[2], prompt_tokens, where=is_idle)
     reach = np.empty_like(tokens)
     np.divide(load.prefill_tokens, np.maximum(prefilling, _ONE), out=reach[0])
-    np.subtract(2.0 * prompt_tokens, uncached_tokens, out=reach[1])
+    np.subtract(_TWO * prompt_tokens, uncached_tokens, out=reach[1])
     reach[2] = tokens[2]
     stalls_s, chunks = _prefill(state, tokens, reach)
     queue_s, own_prefill_s = stalls_s[:2] + chunks[:2] * decode_s
     own_stall_s = stalls_s[1]
     stall_s = decoding * stalls_s[2] / typical_output
     slower_s = state[..., L.DECODE_SEQ_S] + state[..., L.DECODE_CONTEXT_S] * (
-        prompt_tokens + 0.5 * output_mean
+        prompt_tokens + _HALF * output_mean
     )
     token_s = decode_s + stall_s
     answer_s = typical_output * token_s
@@ -218,7 +225,8 @@ def estimate(
     congestion_s = arrivals_per_s * taken_s * (wait_s + _HALF * taken_s)
     # What is computed anew takes the place of other prefixes in the cache, as likely to be asked for
     # again as this prompt was to be found: somebody else will have to compute them.
-    shared = 1.0 - uncached_tokens.min(axis=-1, keepdims=True) / np.maximum(prompt_tokens, 1.0)
+    least = np.minimum.reduce(uncached_tokens, axis=-1, keepdims=True)
+    shared = _ONE - least / np.maximum(prompt_tokens, _ONE)
     answer_slo_s = typical_output * tpot_slo_s
     computed = own_prefill_s / ttft_slo_s + queue * own_stall_s / answer_slo_s
     ttft_share, tpot_share = ttft_s / ttft_slo_s, tpot_s / tpot_slo_s
@@ -226,7 +234,7 @@ def estimate(
     met = chance_met(ttft_share, TTFT_SPREAD) * tpot_met
     # The others' chance to miss grows fastest near the objective, and no more once all is lost: so
     # in overload some replicas are given up rather than all.
-    tipping = MISS_COST * tpot_met * (_ONE - tpot_met) / TPOT_SPREAD * tpot_slo_s / tpot_s
+    tipping = _MISS_COST * tpot_met * (_ONE - tpot_met) / _TPOT_SPREAD * tpot_slo_s / tpot_s
     inflicted_share = inflicted_s / answer_slo_s
     terms = Terms(
         ttft_share,

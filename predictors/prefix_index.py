@@ -18,6 +18,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+FEW = 16
+"""Bits that are read one by one in the time in which all are."""
+
 
 class PrefixIndex:
     """Hash of a block → bitmask of the replicas that hold it, and a bounded LRU per replica.
@@ -142,6 +145,10 @@ class PrefixIndex:
 
 def _assign(matched: NDArray[np.int64], replicas: int, depth: int) -> None:
     """Set `matched` to `depth` for every bit of `replicas`."""
+    if replicas.bit_count() > FEW:
+        known = np.frombuffer(replicas.to_bytes((len(matched) + 7) // 8, "little"), dtype=np.uint8)
+        matched[np.unpackbits(known, count=len(matched), bitorder="little").view(np.bool_)] = depth
+        return
     while replicas:
         lowest = replicas & -replicas
         matched[lowest.bit_length() - 1] = depth

@@ -116,6 +116,11 @@ class ServedModels:
                 self._metrics.latched.labels(model).set_function(lambda: float(guard.latched))
         return policy
 
+    def guard(self, model: str) -> Guard | None:
+        """The guard of a model's pool; None if its policy has none."""
+        policy = _inner(self.policy(model))
+        return policy if isinstance(policy, Guard) else None
+
     def widths(self, model: str) -> Widths:
         """What outcomes have taught of p90 of a model's latencies, under the predictor that serves."""
         widths = self._widths.get(model)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class Pool:
     rows: NDArray[np.intp]
     """Their rows in the fleet's state."""
     ids: tuple[str, ...]
+    objectives_s: dict[int, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
+    """TTFT and TPOT objectives by prompt tokens, as far as they have been asked for."""
 
 
 MOST_REPLICAS = 4096
@@ -220,21 +222,25 @@ class Fleet:
             rows[:, ACCOUNT] += self._seat.others(pool.ids)
         return ClusterSnapshot(now_s, pool.model, pool.ids, rows)
 
-    def hope(self, pool: Pool, rows: NDArray[np.float64], excluded: NDArray[np.bool_]) -> None:
-        """Where nobody is well who may be used, those count as well who pass their checks: they are out
+    def hope(self, pool: Pool, rows: NDArray[np.float64], excluded: NDArray[np.bool_]) -> bool:
+        """Nobody is well who may be used: those count as well who pass their checks. They are out
         because requests failed, and that may be over. To fail is no worse than to refuse.
 
         Args:
             pool: the replicas.
             rows: (n, STATE_WIDTH), a snapshot of them, changed in place.
             excluded: (n,), those that may not be used.
+
+        Returns:
+            Whether there are any.
         """
-        usable = ~excluded & (rows[:, L.DRAINING] == 0)
-        if (usable & (rows[:, L.HEALTHY] > 0)).any():
-            return
-        for i in np.flatnonzero(usable):
-            if pool.replicas[i].health.checks_pass:
-                rows[i, L.HEALTHY] = 1.0
+        hoped = [
+            i
+            for i in np.flatnonzero(~excluded & (rows[:, L.DRAINING] == 0))
+            if pool.replicas[i].health.checks_pass
+        ]
+        rows[hoped, L.HEALTHY] = 1.0
+        return bool(hoped)
 
     def match_tokens(self, pool: Pool, hashes: Sequence[int]) -> NDArray[np.float64]:
         """Prompt tokens each replica of a pool is believed to hold in its cache, (n,)."""
@@ -246,8 +252,13 @@ class Fleet:
     def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
         """(n,): replicas that a request may not use: those it has tried, those that asked to be left in
         peace, and those that `Trust` avoids while somebody else can take it."""
-        resting = [replica.resting_until_s > now_s for replica in pool.replicas]
-        avoided: NDArray[np.bool_] = tried | np.array(resting, dtype=np.bool_)
+        resting = [i for i, replica in enumerate(pool.replicas) if replica.resting_until_s > now_s]
+        avoided = tried
+        if resting:
+            avoided = tried.copy()
+            avoided[resting] = True
+        if self.trust.is_unclouded:
+            return avoided
         return self.trust.add_avoided(avoided, pool, self.state[pool.rows], now_s)
 
     def set_healthy(self, replica: Replica, healthy: bool) -> None:

@@ -47,6 +47,9 @@ _UNCACHED = REPLICA_INDEX["uncached_tokens"]
 
 T = TypeVar("T")
 
+MOST_OBJECTIVES = 10_000
+"""Lengths of prompts whose objectives are remembered of a pool; a megabyte or two."""
+
 Room = Callable[[Observation], NDArray[np.bool_]]
 """Of the candidates of an observation, (n,), those that have room."""
 
@@ -211,7 +214,7 @@ class Router:
         predicted = self._either(arm, lambda deciders: deciders.length.predict(known[None]))
         output_p50, output_p90, output_rank = predicted[0].tolist()
         # Of the whole pool, healthy or not; the client's own objectives come first.
-        ttft_slo_s, tpot_slo_s = slo_s(self._fleet.state[pool.rows], float(request.input_tokens))
+        ttft_slo_s, tpot_slo_s = self._objectives_s(pool, request.input_tokens)
         features = request_features(
             known,
             output_p50,
@@ -232,6 +235,16 @@ class Router:
             spent_s,
             arm=arm,
         )
+
+    def _objectives_s(self, pool: Pool, prompt_tokens: int) -> tuple[float, float]:
+        """`slo_s` of a prompt; remembered, for a pool keeps its replicas, and they their profiles."""
+        known = pool.objectives_s.get(prompt_tokens)
+        if known is None:
+            if len(pool.objectives_s) >= MOST_OBJECTIVES:
+                pool.objectives_s.clear()
+            known = slo_s(self._fleet.state[pool.rows], float(prompt_tokens))
+            pool.objectives_s[prompt_tokens] = known
+        return known
 
     def _has_to_stay(self, prepared: Prepared, observation: Observation) -> bool:
         """Whether only one replica can serve it, and may: it would hold up those behind it."""
@@ -258,16 +271,18 @@ class Router:
         snapshot = fleet.snapshot(pool, now_s)
         match_tokens = fleet.match_tokens(pool, prepared.request.block_hashes)
         excluded = fleet.avoided(pool, prepared.excluded, now_s)
-        fleet.hope(pool, snapshot.state, excluded)
-        observation = observe(
-            snapshot.state,
+        asked = (
             prepared.features,
             match_tokens,
             np.array(now_s),
             excluded,
             identity(prepared.request.tenant, prepared.request.session_id),
         )
-        if room is not None and observation.mask.any() and not self._has_to_stay(prepared, observation):
+        observation = observe(snapshot.state, *asked)
+        is_somebody = bool(np.count_nonzero(observation.mask))
+        if not is_somebody and fleet.hope(pool, snapshot.state, excluded):
+            observation, is_somebody = observe(snapshot.state, *asked), True
+        if room is not None and is_somebody and not self._has_to_stay(prepared, observation):
             observation.mask = room(observation)
             if not observation.mask.any():
                 prepared.spent_s += perf_counter() - start

@@ -41,6 +41,11 @@ class Trust:
         """Its circuit opened, it was ejected, or it has come (back)."""
         self._doubtful.add(replica)
 
+    @property
+    def is_unclouded(self) -> bool:
+        """Whether nobody is avoided, whatever the time."""
+        return not self.suspects and not self._doubtful
+
     def forget(self, replica: Replica) -> None:
         """It is gone."""
         self._doubtful.discard(replica)
@@ -82,7 +87,7 @@ class Trust:
             rows: (n, STATE_WIDTH), what is known of them.
             now_s: now.
         """
-        if not self.suspects and not self._doubtful:
+        if self.is_unclouded:
             return avoided
         able = (rows[:, L.HEALTHY] > 0) & (rows[:, L.DRAINING] == 0) & ~avoided
         left = able

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
@@ -200,13 +201,12 @@ class Guard:
             choice = int(np.count_nonzero(mask[:choice]))
             scores = None if scores is None else scores[mask]
             heads = None if heads is None else heads[:, mask]
-        if not (scores is None or _is_finite(scores)):
+        # The scores of an ensemble are made of its heads'.
+        judged = scores if heads is None else heads
+        if not (judged is None or _is_finite(judged)):
             return FallbackReason.NON_FINITE
-        if heads is not None:
-            if not _is_finite(heads):
-                return FallbackReason.NON_FINITE
-            if disagreement(heads) > self.settings.max_disagreement:
-                return FallbackReason.DISAGREEMENT
+        if heads is not None and disagrees(heads, self.settings.max_disagreement):
+            return FallbackReason.DISAGREEMENT
         return self._poor(rows, choice, decision.choice)
 
     def _poor(self, rows: Float32, choice: int, replica: int) -> FallbackReason | None:
@@ -265,6 +265,21 @@ class Guard:
 
 def _is_finite(scores: Float32) -> bool:
     return bool(np.count_nonzero(np.isfinite(scores)) == scores.size)
+
+
+def disagrees(heads: NDArray[np.float32], limit: float) -> bool:
+    """Whether `disagreement` is beyond a limit, 0 to 1; found without it where the heads are close.
+
+    Logits that nowhere differ by more than d give chances whose total variation is at most tanh(d / 2):
+    that is the case of two candidates, d apart in opposite senses.
+
+    Args:
+        heads: (heads, candidates), finite.
+    """
+    apart = np.maximum.reduce(heads) - np.minimum.reduce(heads)
+    if math.tanh(0.5 * float(apart[apart.argmax()])) <= limit:
+        return False
+    return disagreement(heads) > limit
 
 
 def disagreement(heads: NDArray[np.float32]) -> float:

@@ -1,13 +1,17 @@
 """`RoutingNetwork.forward` written as an ONNX graph for one observation: what the router computes.
 
 Exported operator by operator the network takes 97 kernels, and for a pool of replicas most of their time
-is the calls, not the arithmetic. Here it takes 72, by rewriting that changes no answer but for rounding:
+is the calls, not the arithmetic. Here it takes 43, by rewriting that changes no answer but for rounding:
 
-- the gap to the cheapest is one more feature to compress, with mean 0, deviation 1 and no clip;
-- clipping comes before normalisation, at ``mean ± clip * std``, and the normalisation is part of the
-  first layer: ``W (y - mean) / std = (W / std) y - (W / std) mean``;
+- what is clipped after a logarithm is clipped before it, once, and normalisation is part of the layer
+  that follows: ``W (y - mean) / std = (W / std) y - (W / std) mean``; so signals and features alike
+  are ``log(clip(x * scale) + offset)``;
+- signals of the context and its compressed features are one row, of the request and the pool twice;
+- the marginal cost is the sum of its terms, so that `weighed_cost` is a sum of exp(change + log weight)
+  times a term; costs are in units of the temperature;
 - with a batch of 1, what depends on the request or the pool alone is one row, which a `Gemm` adds to
-  every replica's; the runtime does a `Gemm` and the `Relu` after it in one kernel;
+  every replica's, and the gap to the cheapest, a feature like the others, is added by another; the
+  runtime does a `Gemm` and the `Relu` after it in one kernel;
 - the mean over the pool and each head's product with its last layer are matrix products too.
 """
 
@@ -25,16 +29,18 @@ from torch import Tensor
 from steersman.agents.learned.network import CLIP, Compress, RoutingNetwork
 from steersman.agents.learned.served import MASKED
 from steersman.agents.learned.weighing import (
+    CONTEXT,
     FIRST_CANDIDATE,
-    FREE_COLUMNS,
-    FREE_WEIGHTS,
     MOST_CHANGE,
     MOST_SIGNAL,
     OF_CANDIDATE,
     OF_CONTEXT,
     SHAPE,
+    Signals,
 )
+from steersman.predictors import analytic
 from steersman.predictors.features import (
+    COST_TERMS,
     POOL_FEATURES,
     REPLICA_FEATURES,
     REPLICA_INDEX,
@@ -46,9 +52,10 @@ INPUTS = ("replicas", "request", "pool", "mask")
 OUTPUT = "heads"
 OPSET, IR_VERSION = 20, 10
 
-_GAP = len(REPLICA_FEATURES)
-"""Column of the gap among what is compressed."""
 _UNBOUNDED = np.finfo(np.float32).max
+_WEIGHTS = np.array(analytic.TERM_WEIGHTS)
+_SHARED_ROWS = [len(CONTEXT) + column for column in OF_CONTEXT.columns]
+"""Where the context's signals are among `context_logs`."""
 
 
 def policy_graph(network: RoutingNetwork) -> onnx.ModelProto:
@@ -57,7 +64,7 @@ def policy_graph(network: RoutingNetwork) -> onnx.ModelProto:
     info = helper.make_tensor_value_info
     constants = [numpy_helper.from_array(value, name) for name, value in _constants(network).items()]
     graph = helper.make_graph(
-        [*_cost(), *_gap(), *_trunk(), *_pooled(), *_heads()],
+        [*_inputs(), *_cost(), *_gap(), *_trunk(), *_pooled(), *_heads(network)],
         "policy",
         [
             info("replicas", TensorProto.FLOAT, [1, "n", len(REPLICA_FEATURES)]),
@@ -81,9 +88,13 @@ def coefficients_of(model: onnx.ModelProto) -> NDArray[np.float64]:
     """
     known = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
     try:
-        parts = [known["biases"][None], known["shared_slopes"], known["own_slopes"]]
-        found = np.concatenate(parts).T[1:].astype(np.float64)
-    except (KeyError, ValueError):
+        shared = known["shared_slopes"][_SHARED_ROWS] / _array(OF_CONTEXT.scales)[:, None]
+        own = known["own_slopes"] / _array(OF_CANDIDATE.scales)[:, None]
+        biases = known["biases"] - _array(OF_CONTEXT.shifts) @ shared - _array(OF_CANDIDATE.shifts) @ own
+        # Nothing is added to the first term's but the temperature that all are divided by.
+        biases = biases - biases[0] - np.log(_WEIGHTS)
+        found = np.concatenate([biases[None], shared, own]).T[1:].astype(np.float64)
+    except (IndexError, KeyError, ValueError):
         found = np.empty(0)
     if found.shape != SHAPE:
         raise ArtifactError(
@@ -92,98 +103,81 @@ def coefficients_of(model: onnx.ModelProto) -> NDArray[np.float64]:
     return found
 
 
-def _cost() -> list[NodeProto]:
-    """`cost`, (1, n): `weighed_cost`, whose first factor is the marginal cost's own."""
+def _inputs() -> list[NodeProto]:
+    """`replica_rows`, (n, k), and `context_logs`, one row: of compressed features, then of signals."""
     return [
-        _node("Concat", ["request", "pool"], "context", axis=1),
-        *_signals("context", "shared", axis=1),
-        _node("Gather", ["replicas", "own_columns"], "own_there", axis=2),
-        _node("Flatten", ["own_there"], "own_rows", axis=2),
-        *_signals("own_rows", "own"),
-        _node("Gemm", ["shared_signals", "shared_slopes", "biases"], "shared_change"),
-        _node("Gemm", ["own_signals", "own_slopes", "shared_change"], "free_change"),
-        _node("Max", ["free_change", "change_least"], "change_raised"),
-        _node("Min", ["change_raised", "change_most"], "change"),
-        _node("Exp", ["change"], "factors"),
-        _node("Mul", ["factors", "term_weights"], "weights_there"),
-        _node("Add", ["weights_there", "weights_less"], "weights_added"),
-        _node("Gather", ["replicas", "cost_columns"], "cost_terms", axis=2),
-        _node("Mul", ["cost_terms", "weights_added"], "cost_parts"),
-        _node("ReduceSum", ["cost_parts", "last_axis"], "cost", keepdims=0),
+        _node("Flatten", ["replicas"], "replica_rows", axis=2),
+        _node("Concat", ["request", "pool", "request", "pool"], "context", axis=1),
+        *_logs("context", "context"),
     ]
 
 
-def _signals(source: str, name: str, axis: int | None = None) -> list[NodeProto]:
-    """`Signals.read`, to `NAME_signals`; with an axis, of the columns `NAME_columns` along it."""
-    known = f"{name}_known" if axis is not None else source
-    gather = [_node("Gather", [source, f"{name}_columns"], known, axis=axis)]
+def _logs(source: str, name: str, *, is_scaled: bool = True) -> list[NodeProto]:
+    """``log(clip(x * scale) + offset)``, from `source` to `NAME_logs`."""
+    scaled = f"{name}_scaled" if is_scaled else source
     return [
-        *(gather if axis is not None else []),
-        _node("Max", [known, f"{name}_lowest"], f"{name}_from_least"),
-        _node("Add", [f"{name}_from_least", f"{name}_floors"], f"{name}_above"),
-        _node("Log", [f"{name}_above"], f"{name}_log_above"),
-        _node("Mul", [f"{name}_log_above", f"{name}_scales"], f"{name}_in_widths"),
-        _node("Add", [f"{name}_in_widths", f"{name}_shifts"], f"{name}_shifted"),
-        _node("Max", [f"{name}_shifted", "signal_least"], f"{name}_bounded"),
-        _node("Min", [f"{name}_bounded", "signal_most"], f"{name}_signals"),
+        *([_node("Mul", [source, f"{name}_scale"], scaled)] if is_scaled else []),
+        _node("Max", [scaled, f"{name}_least"], f"{name}_raised"),
+        _node("Min", [f"{name}_raised", f"{name}_most"], f"{name}_clipped"),
+        _node("Add", [f"{name}_clipped", f"{name}_offset"], f"{name}_above"),
+        _node("Log", [f"{name}_above"], f"{name}_logs"),
+    ]
+
+
+def _cost() -> list[NodeProto]:
+    """`cost`, (n,): `weighed_cost` over the temperature."""
+    return [
+        _node("Gather", ["replica_rows", "own_columns"], "own", axis=1),
+        *_logs("own", "own", is_scaled=False),
+        _node("Gemm", ["context_logs", "shared_slopes", "biases"], "shared_change"),
+        _node("Gemm", ["own_logs", "own_slopes", "shared_change"], "free_change"),
+        _node("Max", ["free_change", "change_least"], "change_raised"),
+        _node("Min", ["change_raised", "change_most"], "change"),
+        _node("Exp", ["change"], "weights"),
+        _node("Slice", ["replica_rows", "first_term", "last_term", "columns"], "terms"),
+        _node("Mul", ["terms", "weights"], "cost_parts"),
+        _node("ReduceSum", ["cost_parts", "columns"], "cost", keepdims=0),
     ]
 
 
 def _gap() -> list[NodeProto]:
-    """How much dearer than the cheapest candidate, beside the other features: `known`, (1, n, k + 1).
+    """How much dearer than the cheapest candidate, compressed, `gap`, (1, n).
 
     Where nobody may be chosen the cheapest is infinitely dear and all gaps are 0.
     """
     return [
         _node("Where", ["mask", "cost", "infinity"], "allowed_cost"),
-        _node("ReduceMin", ["allowed_cost", "last_axis"], "cheapest", keepdims=1),
-        _node("Sub", ["cost", "cheapest"], "dearer"),
-        _node("Relu", ["dearer"], "gap"),
-        _node("Unsqueeze", ["gap", "last_axis"], "gap_column"),
-        _node("Concat", ["replicas", "gap_column"], "known", axis=2),
+        _node("ReduceMin", ["allowed_cost", "columns"], "cheapest", keepdims=1),
+        _node("Sub", ["cost", "cheapest"], "difference"),
+        _node("Relu", ["difference"], "dearer"),
+        _node("Add", ["dearer", "one"], "dearer_above"),
+        _node("Log", ["dearer_above"], "gap"),
     ]
 
 
 def _trunk() -> list[NodeProto]:
     """`hidden`, (n, width)."""
     return [
-        *_clipped("known", "replica"),
-        _node("Flatten", ["replica_clipped"], "replica_rows", axis=2),
-        *_clipped("context", "context"),
-        _node("Gemm", ["context_clipped", "context_weight", "trunk_bias"], "context_row"),
-        _node("Gemm", ["replica_rows", "replica_weight", "context_row"], "first"),
+        *_logs("replica_rows", "replica"),
+        _node("Gemm", ["context_logs", "context_weight", "trunk_bias"], "context_row"),
+        _node("Gemm", ["gap", "gap_weight", "context_row"], "gap_rows", transA=1),
+        _node("Gemm", ["replica_logs", "replica_weight", "gap_rows"], "first"),
         _node("Relu", ["first"], "first_on"),
         _node("Gemm", ["first_on", "hidden_weight", "hidden_bias"], "second"),
         _node("Relu", ["second"], "hidden"),
     ]
 
 
-def _clipped(source: str, name: str) -> list[NodeProto]:
-    """`Compress.forward` but for the normalisation, from `source` to `NAME_clipped`."""
-    return [
-        _node("Mul", [source, f"{name}_scale"], f"{name}_scaled"),
-        _node("Abs", [f"{name}_scaled"], f"{name}_magnitude"),
-        _node("Add", [f"{name}_magnitude", "one"], f"{name}_above_one"),
-        _node("Log", [f"{name}_above_one"], f"{name}_log"),
-        _node("Sign", [f"{name}_scaled"], f"{name}_sign"),
-        _node("Mul", [f"{name}_sign", f"{name}_log"], f"{name}_compressed"),
-        _node("Max", [f"{name}_compressed", f"{name}_least"], f"{name}_raised"),
-        _node("Min", [f"{name}_raised", f"{name}_most"], f"{name}_clipped"),
-    ]
-
-
 def _pooled() -> list[NodeProto]:
-    """`pooled`, (1, width): the mean of `hidden` over whom the mask allows."""
+    """`pooled`, (1, width): the mean of `hidden` over whom the mask allows; 0 over nobody."""
     return [
-        _node("Cast", ["mask"], "weights", to=TensorProto.FLOAT),
-        _node("MatMul", ["weights", "hidden"], "sum"),
-        _node("ReduceSum", ["weights", "last_axis"], "count", keepdims=1),
-        _node("Max", ["count", "one"], "at_least_one"),
-        _node("Div", ["sum", "at_least_one"], "pooled"),
+        _node("Cast", ["mask"], "allowed", to=TensorProto.FLOAT),
+        _node("LpNormalization", ["allowed"], "shares", axis=1, p=1),
+        _node("MatMul", ["shares", "hidden"], "pooled"),
     ]
 
 
-def _heads() -> list[NodeProto]:
+def _heads(network: RoutingNetwork) -> list[NodeProto]:
     """`heads`, (1, heads, n)."""
     return [
         _node("Gemm", ["pooled", "pool_weight", "head_bias"], "pool_row"),
@@ -191,36 +185,27 @@ def _heads() -> list[NodeProto]:
         _node("Relu", ["mixed"], "mixed_on"),
         _node("Gemm", ["out_weight", "mixed_on"], "residual", transB=1),
         _node("Tanh", ["residual"], "bounded"),
-        _node("Mul", ["bounded", "residual_limit"], "moved"),
-        _node("Gather", ["replica_clipped", "gap_index"], "log_gap", axis=2),
-        _node("Mul", ["log_gap", "sharpness"], "dearness"),
-        _node("Sub", ["moved", "dearness"], "logits"),
-        _node("Where", ["mask", "logits", "masked"], "allowed"),
-        _node("Unsqueeze", ["allowed", "first_axis"], OUTPUT),
+        _node("Gemm", ["limit", "bounded", "gap"], "logits", beta=-network.sharpness),
+        _node("Where", ["mask", "logits", "masked"], OUTPUT),
     ]
 
 
 def _constants(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
-    replicas, context = network.compress_replicas, network.compress_context
-    scale = np.append(_array(replicas.scale), 1.0 / network.temperature)
-    mean, std = np.append(_array(replicas.mean), 0.0), np.append(_array(replicas.std), 1.0)
-    replica_weight, replica_shift = _normalised(_array(network.from_replica.weight), mean, std)
-    context_weight, context_shift = _normalised(
-        _array(network.from_context.weight), _array(context.mean), _array(context.std)
+    heads = network.head_out.shape[0]
+    replica_weight, replica_shift = _normalised(
+        _array(network.from_replica.weight)[:, :-1], network.compress_replicas
     )
-    least, most = _bounds(replicas)
-    context_least, context_most = _bounds(context)
-    real = _weighing(network) | {
+    context_weight, context_shift = _normalised(
+        _array(network.from_context.weight), network.compress_context
+    )
+    real = {
+        **_weighing(network),
+        **_clip("replica", network.compress_replicas),
         "infinity": np.array(np.inf),
         "one": np.array(1.0),
-        "replica_scale": scale,
-        "replica_least": np.append(least, -_UNBOUNDED),
-        "replica_most": np.append(most, _UNBOUNDED),
         "replica_weight": replica_weight,
-        "context_scale": _array(context.scale),
-        "context_least": context_least,
-        "context_most": context_most,
-        "context_weight": context_weight,
+        "gap_weight": _array(network.from_replica.weight).T[-1:],
+        "context_weight": np.concatenate([context_weight, np.zeros_like(context_weight)]),
         "trunk_bias": _array(network.from_replica.bias) + replica_shift + context_shift,
         "hidden_weight": _array(network.hidden.weight).T,
         "hidden_bias": _array(network.hidden.bias),
@@ -228,17 +213,15 @@ def _constants(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
         "head_bias": _array(network.head_from_replica.bias),
         "pool_weight": _array(network.head_from_pool.weight).T,
         "out_weight": _apart(_array(network.head_out)) / network.residual_limit,
-        "residual_limit": np.array(network.residual_limit),
-        "sharpness": np.array(network.sharpness),
-        "masked": np.array(MASKED),
+        "limit": network.residual_limit * np.eye(heads),
+        "masked": np.full((1, 1, 1), MASKED),
     }
+    first = REPLICA_INDEX[COST_TERMS[0]]
     whole = {
-        "cost_columns": np.array([REPLICA_INDEX["marginal_cost"], *FREE_COLUMNS]),
-        "shared_columns": np.array(OF_CONTEXT.columns),
         "own_columns": np.array(OF_CANDIDATE.columns),
-        "gap_index": np.array(_GAP),
-        "first_axis": np.array([0]),
-        "last_axis": np.array([-1]),
+        "first_term": np.array([first]),
+        "last_term": np.array([first + len(COST_TERMS)]),
+        "columns": np.array([1]),
     }
     return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in real.items()} | {
         name: value.astype(np.int64) for name, value in whole.items()
@@ -246,40 +229,66 @@ def _constants(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
 
 
 def _weighing(network: RoutingNetwork) -> dict[str, NDArray[Any]]:
-    """The marginal cost counts exp(0) * 1 + 0, a free term default * exp(change) - default."""
+    """A term counts exp(change + log(weight / temperature)); the first one's change is always 0."""
     coefficients = np.concatenate([np.zeros((1, SHAPE[1])), _array(network.coefficients)])
-    defaults = np.array(FREE_WEIGHTS)
-    constants = {
-        "biases": coefficients[:, 0],
-        "shared_slopes": coefficients[:, 1:FIRST_CANDIDATE].T,
-        "own_slopes": coefficients[:, FIRST_CANDIDATE:].T,
-        "signal_least": np.array(-MOST_SIGNAL),
-        "signal_most": np.array(MOST_SIGNAL),
-        "change_least": np.array(-MOST_CHANGE),
-        "change_most": np.array(MOST_CHANGE),
-        "term_weights": np.append(1.0, defaults),
-        "weights_less": np.append(0.0, -defaults),
+    shared, own = coefficients[:, 1:FIRST_CANDIDATE].T, coefficients[:, FIRST_CANDIDATE:].T
+    log_weights = np.log(_WEIGHTS / network.temperature)
+    shared_slopes = np.zeros((2 * len(CONTEXT), len(COST_TERMS)))
+    shared_slopes[_SHARED_ROWS] = _array(OF_CONTEXT.scales)[:, None] * shared
+    shifts = _array(OF_CONTEXT.shifts) @ shared + _array(OF_CANDIDATE.shifts) @ own
+    least, most = _reach(OF_CONTEXT)
+    features = _clip("context", network.compress_context)
+    # Columns that are no signal are 1, whose logarithm is 0; no slope is theirs.
+    signals = {name: np.zeros(len(CONTEXT)) for name in features} | {
+        "context_offset": np.ones(len(CONTEXT))
     }
-    for name, signals in (("shared", OF_CONTEXT), ("own", OF_CANDIDATE)):
-        constants[f"{name}_lowest"] = _array(signals.least)
-        constants[f"{name}_floors"] = _array(signals.floors)
-        constants[f"{name}_scales"] = _array(signals.scales)
-        constants[f"{name}_shifts"] = _array(signals.shifts)
-    return constants
+    for name, values in (
+        ("scale", 1.0),
+        ("least", least),
+        ("most", most),
+        ("offset", _array(OF_CONTEXT.floors)),
+    ):
+        signals[f"context_{name}"][OF_CONTEXT.columns] = values
+    own_least, own_most = _reach(OF_CANDIDATE)
+    return {name: np.concatenate([features[name], signals[name]]) for name in features} | {
+        "biases": coefficients[:, 0] + shifts + log_weights,
+        "shared_slopes": shared_slopes,
+        "own_slopes": _array(OF_CANDIDATE.scales)[:, None] * own,
+        "own_least": own_least,
+        "own_most": own_most,
+        "own_offset": _array(OF_CANDIDATE.floors),
+        "change_least": log_weights - MOST_CHANGE,
+        "change_most": log_weights + MOST_CHANGE,
+    }
+
+
+def _reach(signals: Signals) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Between which values of its features a signal is not clipped."""
+    shifts, scales, floors = _array(signals.shifts), _array(signals.scales), _array(signals.floors)
+    least, most = (np.exp((bound - shifts) / scales) - floors for bound in (-MOST_SIGNAL, MOST_SIGNAL))
+    return np.maximum(least, _array(signals.least)), most
+
+
+def _clip(name: str, compress: Compress) -> dict[str, NDArray[np.float64]]:
+    """Scale and offset of `Compress`, and between which scaled values it does not clip."""
+    mean, reach = _array(compress.mean), CLIP * _array(compress.std)
+    with np.errstate(over="ignore"):
+        bounds = [np.expm1(np.maximum(bound, 0.0)) for bound in (mean - reach, mean + reach)]
+    least, most = (np.minimum(bound, _UNBOUNDED) for bound in bounds)
+    return {
+        f"{name}_scale": _array(compress.scale),
+        f"{name}_least": least,
+        f"{name}_most": most,
+        f"{name}_offset": np.ones(len(mean)),
+    }
 
 
 def _normalised(
-    weight: NDArray[np.float64], mean: NDArray[np.float64], std: NDArray[np.float64]
+    weight: NDArray[np.float64], compress: Compress
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A layer's weight (out, in), normalisation before it, as (in, out), and what that adds, (out,)."""
-    folded = weight / std
-    return folded.T, -(folded @ mean)
-
-
-def _bounds(compress: Compress) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Between which compressed values are clipped."""
-    mean, reach = _array(compress.mean), CLIP * _array(compress.std)
-    return mean - reach, mean + reach
+    folded = weight / _array(compress.std)
+    return folded.T, -(folded @ _array(compress.mean))
 
 
 def _apart(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -59,10 +59,10 @@ class Embedding(NamedTuple):
 
 
 class Compress(nn.Module):
-    """x → (sign(x) log1p(|x| scale) − mean) / std, per feature, clipped.
+    """x → (log1p(max(x, 0) scale) − mean) / std, per feature, clipped.
 
     Queue lengths and token counts have long tails; step times are microseconds. `scale` brings each
-    to a magnitude of about one before the logarithm.
+    to a magnitude of about one before the logarithm. No feature that is read is ever negative.
     """
 
     scale: Tensor
@@ -77,8 +77,10 @@ class Compress(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Natural units → about unit normal, same shape."""
-        compressed = torch.sign(x) * torch.log1p(torch.abs(x) * self.scale)
-        return torch.clamp((compressed - self.mean) / self.std, -CLIP, CLIP)
+        return torch.clamp((self._log(x) - self.mean) / self.std, -CLIP, CLIP)
+
+    def _log(self, x: Tensor) -> Tensor:
+        return torch.log1p(torch.clamp(x, min=0.0) * self.scale)
 
     @torch.no_grad()
     def fit(self, rows: Tensor, ignored: Sequence[int] = ()) -> None:
@@ -87,11 +89,11 @@ class Compress(nn.Module):
         The ignored features, and those that never vary in these rows, come out as 0 from now on.
         """
         for i in range(rows.shape[-1]):
-            magnitude = rows[:, i].abs()
-            magnitude = magnitude[magnitude > 0]
-            if len(magnitude):
-                self.scale[i] = 1.0 / magnitude.median()
-        compressed = torch.sign(rows) * torch.log1p(torch.abs(rows) * self.scale)
+            positive = rows[:, i]
+            positive = positive[positive > 0]
+            if len(positive):
+                self.scale[i] = 1.0 / positive.median()
+        compressed = self._log(rows)
         self.mean.copy_(compressed.mean(dim=0))
         # The weights of a feature that never varied are what they were at random: were it to vary when
         # the policy serves, they would speak. It is not read either.

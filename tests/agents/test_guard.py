@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from steersman.agents.guard import FallbackReason, Guard, GuardSettings
-from steersman.agents.guard.guard import disagreement
+from steersman.agents.guard.guard import disagreement, disagrees
 from steersman.agents.guard.regret import better_of_two_weights
 from steersman.agents.guard.share import ShareWindow, fair_share
 from steersman.agents.policies import make_policy
@@ -398,6 +398,26 @@ def test_whatever_the_learned_policy_answers_an_allowed_replica_is_chosen(seed: 
         assert seen.mask[decision.choice]
     assert guard.decisions == 20
     assert sum(guard.fallbacks.values()) <= 20
+
+
+@given(
+    heads=st.lists(st.lists(st.floats(-3.0, 3.0), min_size=4, max_size=4), min_size=2, max_size=4),
+    limit=st.floats(0.01, 1.0),
+)
+@settings(max_examples=200, deadline=None)
+def test_close_heads_are_told_from_disagreeing_ones(heads: list[list[float]], limit: float) -> None:
+    logits = np.array(heads, dtype=np.float32)
+    found = disagreement(logits)
+    assume(abs(found - limit) > 1e-6)
+    assert disagrees(logits, limit) == (found > limit)
+
+
+def test_two_opposed_heads_are_the_worst_case() -> None:
+    heads = np.array([[0.5, -0.5], [-0.5, 0.5]], dtype=np.float32)
+    # The total variation of the two is tanh(1 / 2); of each from their average, half of it.
+    assert disagreement(heads) == pytest.approx(0.5 * np.tanh(0.5))
+    assert not disagrees(heads, 0.24)
+    assert disagrees(heads, 0.23)
 
 
 def test_disagreement_is_zero_for_equal_heads_and_two_thirds_for_three_opposed() -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steersman.agents.samples import sample_observation
 from steersman.predictors.bulk import output_quantiles, trace_length_features
-from steersman.predictors.features import length_features
+from steersman.predictors.features import length_features, pool_features
 from steersman.predictors.length import FallbackLength
 from steersman.predictors.past import causal_past
 from steersman.traces.schema import Priority, QuestionType, Request, ToolChoice
@@ -78,3 +79,23 @@ def test_rows_beyond_a_chunk_are_predicted_too(monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.setattr("steersman.predictors.bulk.CHUNK_ROWS", 3)
     assert output_quantiles(trace, FallbackLength())[:, 0].tolist() == list(range(1, 11))
+
+
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 70), allowed=st.integers(0, 70))
+@settings(max_examples=40, deadline=None)
+def test_one_pools_features_are_those_of_a_batch(seed: int, n: int, allowed: int) -> None:
+    seen = sample_observation(np.random.default_rng(seed), n, allowed=min(n, max(allowed, 1)))
+    if allowed == 0:
+        seen.mask[:] = False
+    batch = pool_features(seen.replicas[None], seen.mask[None])
+    assert np.array_equal(pool_features(seen.replicas, seen.mask), batch[0])
+
+
+def test_a_pools_feature_that_is_no_number_shows_in_one_as_in_a_batch() -> None:
+    seen = sample_observation(np.random.default_rng(0), 5, allowed=5)
+    seen.replicas[2] = np.nan
+    with np.errstate(invalid="ignore"):
+        batch = pool_features(seen.replicas[None], seen.mask[None])
+    one = pool_features(seen.replicas, seen.mask)
+    assert np.isnan(one).sum() > 5
+    np.testing.assert_array_equal(one, batch[0])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from steersman.env.profiles import load_profile
 from steersman.predictors import ledger as L
-from steersman.predictors.features import REQUEST_INDEX
+from steersman.predictors.features import REQUEST_INDEX, slo_s
+from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.parts import Parts, build_parts
 from steersman.serving.router import Prepared
@@ -31,6 +33,27 @@ def test_objectives_of_the_client_come_first() -> None:
     assert usual[REQUEST_INDEX["ttft_slo_s"]] == pytest.approx(1.0)
     assert asked[REQUEST_INDEX["ttft_slo_s"]] == pytest.approx(0.25)
     assert asked[REQUEST_INDEX["tpot_slo_s"]] == usual[REQUEST_INDEX["tpot_slo_s"]]
+
+
+def test_objectives_are_those_of_the_pool_of_the_moment() -> None:
+    parts = parts_for()
+    fleet, ttft_slo = parts.fleet, REQUEST_INDEX["ttft_slo_s"]
+    request = Request("r", parts.clock(), 30_000, model="m")
+
+    def ttft_slo_s() -> float:
+        pool = fleet.pools["m"]
+        expected, _ = slo_s(fleet.state[pool.rows], 30_000.0)
+        for _ in range(2):
+            found = parts.router.prepare(request, pool, NO_HINTS).features[ttft_slo]
+            assert found == pytest.approx(expected)
+        return expected
+
+    before = ttft_slo_s()
+    for i in range(5):
+        fleet.add(
+            BackendSettings(url=f"http://slow{i}", models=("m",)), load_profile("l40s-llama-3.1-8b")
+        )
+    assert ttft_slo_s() > before
 
 
 def test_the_limit_of_the_client_bounds_the_prediction() -> None:
