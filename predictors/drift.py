@@ -80,9 +80,18 @@ class LiveError:
 class DriftDetector:
     """Whether the errors are still what they were at first. See the module for the formula."""
 
-    def __init__(self, *, reference: int = REFERENCE_OUTCOMES, threshold: float = THRESHOLD) -> None:
+    def __init__(
+        self,
+        *,
+        reference: int = REFERENCE_OUTCOMES,
+        threshold: float = THRESHOLD,
+        slack: float = SLACK,
+        spread: bool = True,
+    ) -> None:
         self._needed = reference
         self._threshold = threshold
+        self._slack = slack
+        self._spread = spread
         self.restart()
 
     def restart(self) -> None:
@@ -108,9 +117,10 @@ class DriftDetector:
                 self._settle(self._first)
             return False
         z = min(max((residual - self._centre) / self._scale, -CLIP), CLIP)
-        self._up = max(0.0, self._up + z - self._mean - SLACK)
-        self._down = max(0.0, self._down - z + self._mean - SLACK)
-        self._wide = max(0.0, self._wide + abs(z) - self._mean_abs - SLACK)
+        self._up = max(0.0, self._up + z - self._mean - self._slack)
+        self._down = max(0.0, self._down - z + self._mean - self._slack)
+        if self._spread:
+            self._wide = max(0.0, self._wide + abs(z) - self._mean_abs - self._slack)
         raised = not self.drifted and self.statistic > 1.0
         self.drifted = self.drifted or raised
         return raised

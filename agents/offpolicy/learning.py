@@ -1,7 +1,7 @@
 """What learned while the log was written: drift, corrections of bias, and other models (SPEC A6).
 
-The detectors of the router (`predictors/drift.py`) are run over the logged predictions and outcomes, so
-their alarms are those the router had, but for what it had seen before the log begins.
+The detectors of the router (`predictors/drift.py`, `pace.py`) are run over the logged predictions and
+outcomes, so their alarms are those the router had, but for what it had seen before the log begins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from steersman.agents.offpolicy.hardware import profile_of_row
 from steersman.agents.refit.outcomes import teaches
 from steersman.predictors import ledger as L
+from steersman.predictors import pace as P
 from steersman.predictors.drift import DriftDetector
+from steersman.predictors.pace import Pace
 from steersman.traces.outcome_record import OutcomeRecord
 
 ANY = "any"
@@ -22,13 +24,16 @@ ANY = "any"
 
 @dataclass(frozen=True)
 class Alarm:
-    """Predictions of something drifted."""
+    """Predictions of something drifted, or a replica does not take as long as it did."""
 
     hardware: str
     target: str
+    """`ttft`, `tpot`, `output`; `raw_ttft` and `raw_tpot` for estimates without correction."""
     outcomes: int
     """Of the log, that had ended then."""
     at_unix_s: float
+    replica: str = ""
+    """Whose estimates; empty for predictions, which are watched by hardware."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class Learning:
 
     alarms: tuple[Alarm, ...]
     statistics: dict[tuple[str, str], float]
-    """(hardware, target) → drift statistic at the end of the log; above 1 it has drifted."""
+    """(hardware, or the replica for estimates; target) → drift statistic at the end of the log; above 1
+    it has drifted."""
     corrections: tuple[Correction, ...]
     versions: tuple[Served, ...]
     """In order of time; what a refit replaced shows as a new one."""
@@ -70,46 +76,77 @@ class Learning:
 
 def learning(records: Sequence[OutcomeRecord]) -> Learning:
     """Of one model's records, in any order."""
-    alarms, detectors = _drift(records)
+    watch = _Watch()
+    taught = filter(teaches, records)
+    for record in sorted(taught, key=lambda record: record.arrival_unix_s + record.e2e_s):
+        watch.observe(record)
     decided = sorted(
         (record for record in records if _has_row(record)), key=lambda record: record.arrival_unix_s
     )
     return Learning(
-        alarms=alarms,
-        statistics={key: detector.statistic for key, detector in detectors.items()},
+        alarms=tuple(watch.alarms),
+        statistics=watch.statistics,
         corrections=_corrections(decided),
         versions=_versions(decided),
     )
 
 
-def _drift(
-    records: Sequence[OutcomeRecord],
-) -> tuple[tuple[Alarm, ...], dict[tuple[str, str], DriftDetector]]:
-    detectors: dict[tuple[str, str], DriftDetector] = {}
-    names: dict[bytes, str] = {}
-    alarms: list[Alarm] = []
-    version = ""
-    taught = sorted(filter(teaches, records), key=lambda record: record.arrival_unix_s + record.e2e_s)
-    for number, record in enumerate(taught, start=1):
-        if version != record.bundle_version:
-            version = record.bundle_version
-            for detector in detectors.values():
+class _Watch:
+    """The detectors, as a router keeps them."""
+
+    def __init__(self) -> None:
+        self.alarms: list[Alarm] = []
+        self._predictions: dict[tuple[str, str], DriftDetector] = {}
+        self._paces: dict[str, Pace] = {}
+        self._names: dict[bytes, str] = {}
+        self._version = ""
+        self._seen = 0
+
+    @property
+    def statistics(self) -> dict[tuple[str, str], float]:
+        """See `Learning`."""
+        found = {key: detector.statistic for key, detector in self._predictions.items()}
+        for replica, pace in self._paces.items():
+            found |= {(replica, P.RAW + target): pace.statistic(target) for target in P.TARGETS}
+        return found
+
+    def observe(self, record: OutcomeRecord) -> None:
+        """One that teaches; in the order of ending."""
+        self._seen += 1
+        if self._version != record.bundle_version:
+            self._version = record.bundle_version
+            for detector in self._predictions.values():
                 detector.restart()
+            for pace in self._paces.values():
+                pace.restart()
+        hardware = self._hardware(record)
+        ttft_s = record.ttft_s - record.queued_s
+        pace = self._paces.setdefault(record.replica_id, Pace())
+        for target, actual, raw, p50 in (
+            ("ttft", ttft_s, record.estimated_ttft_s, record.ttft_p50_s),
+            ("tpot", record.tpot_s, record.estimated_tpot_s, record.tpot_p50_s),
+        ):
+            if pace.observe(target, actual, raw):
+                self._raise(record, hardware, P.RAW + target, record.replica_id)
+            self._compare(record, (hardware, target), actual, p50)
+        self._compare(record, (ANY, "output"), float(record.output_tokens or 0), record.output_p50)
+
+    def _compare(self, record: OutcomeRecord, key: tuple[str, str], actual: float, p50: float) -> None:
+        if not (0.0 < actual < math.inf and 0.0 < p50 < math.inf):
+            return
+        if self._predictions.setdefault(key, DriftDetector()).observe(math.log(actual / p50)):
+            self._raise(record, *key)
+
+    def _raise(self, record: OutcomeRecord, hardware: str, target: str, replica: str = "") -> None:
+        ended_unix_s = record.arrival_unix_s + record.e2e_s
+        self.alarms.append(Alarm(hardware, target, self._seen, ended_unix_s, replica))
+
+    def _hardware(self, record: OutcomeRecord) -> str:
         row = record.state[record.choice]
         told = row[: L.BASE_WEIGHT + 1].tobytes()
-        if told not in names:
-            names[told] = profile_of_row(row, record.model).name
-        for target, actual, p50 in (
-            ("ttft", record.ttft_s - record.queued_s, record.ttft_p50_s),
-            ("tpot", record.tpot_s, record.tpot_p50_s),
-            ("output", float(record.output_tokens or 0), record.output_p50),
-        ):
-            if not (0.0 < actual < math.inf and 0.0 < p50 < math.inf):
-                continue
-            key = (ANY if target == "output" else names[told], target)
-            if detectors.setdefault(key, DriftDetector()).observe(math.log(actual / p50)):
-                alarms.append(Alarm(*key, number, record.arrival_unix_s + record.e2e_s))
-    return tuple(alarms), detectors
+        if told not in self._names:
+            self._names[told] = profile_of_row(row, record.model).name
+        return self._names[told]
 
 
 def _has_row(record: OutcomeRecord) -> bool:
