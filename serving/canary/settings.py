@@ -98,6 +98,12 @@ class CanarySettings(Settings):
     error_rise: float = Field(
         default=0.005, gt=0, lt=1, description="Rise of the error rate that ends it."
     )
+    missed_rise: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Rise of the share of requests that fail or miss an objective that ends it.",
+    )
     alpha: float = Field(
         default=0.05,
         gt=0,

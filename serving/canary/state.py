@@ -14,6 +14,7 @@ from steersman.serving.canary.tally import (
     E2E,
     ERRORS,
     GUARDS,
+    MISSED,
     TTFT,
     Latencies,
     no_counts,
@@ -22,7 +23,7 @@ from steersman.serving.canary.tally import (
 
 MOST_TRANSITIONS = 200
 MOST_TRIED = 200
-PRIORS = {ERRORS: 0.002, TTFT: 0.01, E2E: 0.01}
+PRIORS = {ERRORS: 0.002, TTFT: 0.01, E2E: 0.01, MISSED: 0.02}
 P99 = 0.99
 
 
@@ -77,7 +78,11 @@ class Figures(BaseModel):
 
     def error_rate(self, arm: str) -> float:
         """Share that failed; NaN of nothing."""
-        outcomes, bad = self.seen[arm][ERRORS]
+        return self.rate(arm, ERRORS)
+
+    def rate(self, arm: str, guard: str) -> float:
+        """Share that was bad; NaN of nothing."""
+        outcomes, bad = self.seen[arm].get(guard, (0, 0))
         return bad / outcomes if outcomes else math.nan
 
     def p99_s(self, arm: str, guard: str) -> float:
