@@ -133,7 +133,14 @@ def study(
     accuracies = accuracy(matched)
     ratio = None if table is None else table.ratio(CHALLENGER, CHAMPION)
     verdict, reasons = judge(
-        matched, ratio, fidelity, accuracies, ope, settings.thresholds, no_replay=no_replay
+        matched,
+        ratio,
+        fidelity,
+        accuracies,
+        ope,
+        settings.thresholds,
+        no_replay=no_replay,
+        overruled=0.0 if table is None else table.overruled(CHALLENGER),
     )
     shares = agreement(matched) if len(matched) else None
     evidence = Evidence(
@@ -218,6 +225,7 @@ def _figures(
         figures["agreement_share"] = shares.overall.agree
         figures["fallback_share"] = sum(shares.fallbacks.values())
     if table is not None:
+        figures["replay.fallback_share"] = table.overruled(CHALLENGER)
         for figure in ("j", "j1", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s"):
             ratio = table.ratio(CHALLENGER, CHAMPION, figure=figure)
             name = f"replay.{figure.removesuffix('_s')}_ratio"
