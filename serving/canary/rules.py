@@ -28,8 +28,11 @@ LEAST_FOR_LIMIT = 100
 LEAST_FOR_FIGURES = 20
 """Outcomes of the challenger before its own figures say anything."""
 ALONE = 2.0
-"""While the challenger has all traffic, nothing tells a slower hour from a slower challenger: its p99
-has to be so many times the champion's last one."""
+"""While the challenger has all traffic, without a control, nothing tells a slower hour from a slower
+challenger: its p99 has to be so many times the champion's last one."""
+FROZEN = (ERRORS, MISSED)
+"""In the last stage the control is small: what goes wrong by far is seen sooner against the champion's
+record before. Rates alone are compared with it; a p99 follows the hour."""
 BY = "canary"
 _WHAT = {TTFT: "TTFT", E2E: "E2E"}
 _FARE = {ERRORS: "fail", MISSED: "fail or miss an objective"}
@@ -41,7 +44,7 @@ def share_of(state: CanaryState, settings: CanarySettings) -> float:
         return 1.0
     if not state.running:
         return 0.0
-    return settings.shares[min(state.stage, len(settings.shares) - 1)]
+    return min(settings.shares[min(state.stage, len(settings.shares) - 1)], 1.0 - settings.control)
 
 
 def start(
@@ -65,6 +68,12 @@ def absorb(state: CanaryState, settings: CanarySettings, tally: Tally, now_unix_
             test.add_alone(n_a, k_a, allowed=_rises(settings).get(guard, 0.0))
         else:
             test.add(n_a, k_a, n_b, k_b)
+        if 1.0 - settings.control <= share < 1.0:
+            for tests in (state.last, state.frozen):
+                tests.setdefault(guard, RateTest(PRIORS[guard], b=list(test.b)))
+            state.last[guard].add(n_a, k_a, n_b, k_b)
+            if guard in FROZEN:
+                state.frozen[guard].add_alone(n_a, k_a, allowed=_rises(settings)[guard])
     _absorb_blocks(state, settings, tally, now_unix_s)
     figures = state.figures
     for arm in ARMS:
@@ -88,7 +97,7 @@ def advance(state: CanaryState, settings: CanarySettings, now_unix_s: float) -> 
     held_s = now_unix_s - state.stage_since_unix_s
     if held_s < settings.hold_s or state.figures.outcomes(CHALLENGER) < settings.least_requests:
         return None
-    if share_of(state, settings) < 1.0:
+    if state.figures.outcomes(CHAMPION) >= LEAST_FOR_LIMIT or not state.reference.outcomes(CHAMPION):
         state.reference = state.figures.model_copy(deep=True)
     told = figures_of(state)
     if state.stage + 1 >= len(settings.shares):
@@ -161,14 +170,14 @@ def figures_of(state: CanaryState, stage: Figures | None = None) -> dict[str, fl
         told |= {f"challenger.p99_{guard}_s": a, f"champion.p99_{guard}_s": b}
         told[f"p99_{guard}_ratio"] = a / b if b > 0.0 else math.nan
     for guard in GUARDS:
-        told[f"log_evidence_worse.{guard}"] = _tests(state, guard).log_worse
+        told[f"log_evidence_worse.{guard}"] = _log_worse(state, guard)
         told[f"log_evidence_better.{guard}"] = _tests(state, guard).log_better
     return {name: value for name, value in told.items() if math.isfinite(value)}
 
 
 def alarm_at(settings: CanarySettings) -> float:
     """Log of the evidence at which a guard is tripped: alpha is shared by all of them."""
-    return math.log(len(GUARDS) / settings.alpha)
+    return math.log((2 * len(GUARDS) + len(FROZEN)) / settings.alpha)
 
 
 def _rises(settings: CanarySettings) -> dict[str, float]:
@@ -189,9 +198,15 @@ def _tests(state: CanaryState, guard: str) -> RateTest | BlockTest:
     return state.tests.get(guard) or RateTest(0.01)
 
 
+def _log_worse(state: CanaryState, guard: str) -> float:
+    """The most that any of a guard's tests has."""
+    late = [tests[guard].log_worse for tests in (state.last, state.frozen) if guard in tests]
+    return max(_tests(state, guard).log_worse, *late, -math.inf)
+
+
 def _worse(state: CanaryState, settings: CanarySettings, guard: str) -> str:
     """Why a guard says that it is worse: beyond chance, and by enough to matter."""
-    evidence = _tests(state, guard).log_worse
+    evidence = _log_worse(state, guard)
     if evidence < alarm_at(settings):
         return ""
     ours, other = state.figures, _other(state)

@@ -106,6 +106,10 @@ class CanaryState(BaseModel):
     stage_since_unix_s: float = 0.0
     tests: dict[str, RateTest] = Field(default_factory=dict)
     """By guard; of the whole canary."""
+    frozen: dict[str, RateTest] = Field(default_factory=dict)
+    """By guard; of the last stage, against what the champion had shown before it."""
+    last: dict[str, RateTest] = Field(default_factory=dict)
+    """Of the last stage alone: in `tests` bets on a fault that comes late have been lost before."""
     block_tests: dict[str, BlockTest] = Field(default_factory=dict)
     blocks: list[Block] = Field(default_factory=list)
     """Those that are not over."""
@@ -138,6 +142,7 @@ class CanaryState(BaseModel):
         self.tests = {guard: RateTest(PRIORS[guard]) for guard in GUARDS}
         self.block_tests = {guard: BlockTest() for guard in GUARDS}
         self.blocks, self.limits_s = [], {}
+        self.frozen, self.last = {}, {}
         self.figures, self.reference = Figures(), Figures()
         self.start_asked_by = ""
 

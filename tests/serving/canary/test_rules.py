@@ -41,13 +41,15 @@ class World:
         self.rng = np.random.default_rng(seed)
         self.slower, self.errors, self.more = slower, errors, more
         self.missed = missed
+        self.hour = 1.0
+        """Factor on everybody's latencies."""
         """Share of the challenger's requests beyond the champion's one in a hundred."""
 
     def second(self, state: CanaryState, options: CanarySettings, now_s: float) -> Tally:
         tally, share = Tally(), rules.share_of(state, options)
         blocky = options.split == "switchback"
         lot = lot_at("salt", now_s, options.block_s, share) if blocky else None
-        busy = 1.0 + 0.25 * np.sin(now_s / 300.0)
+        busy = self.hour * (1.0 + 0.25 * np.sin(now_s / 300.0))
         for drawn in self.rng.random(RATE):
             is_challenger = lot.challenger if lot else drawn < share
             arm = CHALLENGER if is_challenger else CHAMPION
@@ -96,7 +98,7 @@ def test_a_challenger_that_is_no_different_passes_all_stages_in_their_time() -> 
         ("started", 0.05),
         ("stage", 0.2),
         ("stage", 0.5),
-        ("stage", 1.0),
+        ("stage", 0.98),
         ("promoted", 1.0),
     ]
     made = evidence_of(state)
@@ -182,19 +184,43 @@ def test_one_that_is_faster_is_found_better() -> None:
     assert "exceed the champion's p99" in made.reasons[0]
 
 
-def test_a_fault_that_shows_only_under_all_traffic_is_found_there() -> None:
+@pytest.mark.parametrize(
+    ("control", "fault", "within_s"),
+    [
+        (0.0, {"slower": 3.0}, 40),
+        (0.02, {"slower": 5.0}, 150),
+        (0.02, {"missed": 0.4}, 5),
+        (0.02, {"more": 0.2}, 5),
+    ],
+)
+def test_a_fault_that_shows_only_under_all_traffic_is_found_there(
+    control: float, fault: dict[str, float], within_s: int
+) -> None:
     world = World(4)
-    options, state = settings(), CanaryState()
+    options, state = settings(control=control), CanaryState()
     rules.start(state, options, "b2", "b1", BEGAN_S)
     for second in range(1, 801):
         now_s = BEGAN_S + second
-        world.slower = 3.0 if state.stage == 3 else 1.0
+        if state.stage == 3:
+            vars(world).update(fault)
         rules.absorb(state, options, world.second(state, options, now_s), now_s)
         rules.advance(state, options, now_s)
         if not state.running:
             break
     assert (state.phase, state.stage) == (Phase.ROLLED_BACK, 3)
-    assert second < 640
+    assert second - 600 < within_s
+
+
+def test_a_busier_hour_is_no_fault_where_there_is_a_control() -> None:
+    for control, phase in ((0.02, Phase.PROMOTED), (0.0, Phase.ROLLED_BACK)):
+        world, options, state = World(11), settings(control=control), CanaryState()
+        rules.start(state, options, "b2", "b1", BEGAN_S)
+        for second in range(1, 801):
+            world.hour = 2.5 if state.stage == 3 else 1.0
+            now_s = BEGAN_S + second
+            rules.absorb(state, options, world.second(state, options, now_s), now_s)
+            rules.advance(state, options, now_s)
+        assert state.phase is phase
 
 
 def test_a_stage_waits_for_enough_requests() -> None:
