@@ -50,6 +50,10 @@ class Pace:
         """Targets that have changed since the last restart."""
         return [target for target, detector in self._detectors.items() if detector.drifted]
 
+    def run(self, target: str) -> int:
+        """Outcomes since the change, as far as can be told."""
+        return self._detectors[target].run
+
     def statistic(self, target: str) -> float:
         """Above 1 it alarms."""
         return self._detectors[target].statistic

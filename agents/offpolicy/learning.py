@@ -32,6 +32,9 @@ class Alarm:
     outcomes: int
     """Of the log, that had ended then."""
     at_unix_s: float
+    since_unix_s: float
+    """When it began, as far as can be told: arrival of the first request whose outcome went into the
+    sum that raised it."""
     replica: str = ""
     """Whose estimates; empty for predictions, which are watched by hardware."""
 
@@ -69,9 +72,10 @@ class Learning:
     """In order of time; what a refit replaced shows as a new one."""
 
     @property
-    def last_alarm_unix_s(self) -> float:
-        """-inf without any."""
-        return max((alarm.at_unix_s for alarm in self.alarms), default=-math.inf)
+    def changed_unix_s(self) -> float:
+        """When latencies last changed, as far as can be told; -inf: they did not."""
+        changes = (alarm.since_unix_s for alarm in self.alarms if alarm.target != "output")
+        return max(changes, default=-math.inf)
 
 
 def learning(records: Sequence[OutcomeRecord]) -> Learning:
@@ -99,6 +103,8 @@ class _Watch:
         self._predictions: dict[tuple[str, str], DriftDetector] = {}
         self._paces: dict[str, Pace] = {}
         self._names: dict[bytes, str] = {}
+        self._arrivals: dict[tuple[str, str], list[float]] = {}
+        """Of what each detector has seen."""
         self._version = ""
         self._seen = 0
 
@@ -126,20 +132,33 @@ class _Watch:
             ("ttft", ttft_s, record.estimated_ttft_s, record.ttft_p50_s),
             ("tpot", record.tpot_s, record.estimated_tpot_s, record.tpot_p50_s),
         ):
+            key = (record.replica_id, P.RAW + target)
+            if 0.0 < actual < math.inf and 0.0 < raw < math.inf:
+                self._arrivals.setdefault(key, []).append(record.arrival_unix_s)
             if pace.observe(target, actual, raw):
-                self._raise(record, hardware, P.RAW + target, record.replica_id)
+                since_unix_s = self._arrivals[key][-pace.run(target)]
+                self._raise(record, hardware, key[1], since_unix_s, record.replica_id)
             self._compare(record, (hardware, target), actual, p50)
         self._compare(record, (ANY, "output"), float(record.output_tokens or 0), record.output_p50)
 
     def _compare(self, record: OutcomeRecord, key: tuple[str, str], actual: float, p50: float) -> None:
         if not (0.0 < actual < math.inf and 0.0 < p50 < math.inf):
             return
-        if self._predictions.setdefault(key, DriftDetector()).observe(math.log(actual / p50)):
-            self._raise(record, *key)
+        self._arrivals.setdefault(key, []).append(record.arrival_unix_s)
+        detector = self._predictions.setdefault(key, DriftDetector())
+        if detector.observe(math.log(actual / p50)):
+            self._raise(record, *key, self._arrivals[key][-detector.run])
 
-    def _raise(self, record: OutcomeRecord, hardware: str, target: str, replica: str = "") -> None:
+    def _raise(
+        self,
+        record: OutcomeRecord,
+        hardware: str,
+        target: str,
+        since_unix_s: float,
+        replica: str = "",
+    ) -> None:
         ended_unix_s = record.arrival_unix_s + record.e2e_s
-        self.alarms.append(Alarm(hardware, target, self._seen, ended_unix_s, replica))
+        self.alarms.append(Alarm(hardware, target, self._seen, ended_unix_s, since_unix_s, replica))
 
     def _hardware(self, record: OutcomeRecord) -> str:
         row = record.state[record.choice]

@@ -190,11 +190,10 @@ def _of_model(records: Sequence[OutcomeRecord], model: str, notes: list[str]) ->
 def _since_drift(
     records: list[OutcomeRecord], learned: Learning, notes: list[str]
 ) -> list[OutcomeRecord]:
-    """What the cluster is modelled on: since the last drift of latencies, where that is enough."""
-    drifts = [alarm.at_unix_s for alarm in learned.alarms if alarm.target != "output"]
-    if not drifts:
+    """What the cluster is modelled on: since latencies last changed, where that is enough."""
+    since = [record for record in records if record.arrival_unix_s >= learned.changed_unix_s]
+    if len(since) == len(records):
         return records
-    since = [record for record in records if record.arrival_unix_s >= max(drifts)]
     if len(since) < LEAST_SINCE:
         notes.append(
             f"predictions drifted, and only {len(since)} requests came since: the cluster is modelled "

@@ -12,7 +12,7 @@ class RehearsalSettings(Settings):
 
     scenario: str = Field("demo", description="cluster that is emulated, and its traffic")
     load: float = Field(
-        0.54, gt=0, le=1.5, description="arrival rate over saturation, before the change"
+        0.50, gt=0, le=1.5, description="arrival rate over saturation, before the change"
     )
     slowdowns: tuple[float, ...] = Field(
         (2.5, 1.6, 1.0, 1.0), description="by replica: how many times as long it takes after the change"
