@@ -80,9 +80,18 @@ class LiveError:
 class DriftDetector:
     """Whether the errors are still what they were at first. See the module for the formula."""
 
-    def __init__(self, *, reference: int = REFERENCE_OUTCOMES, threshold: float = THRESHOLD) -> None:
+    def __init__(
+        self,
+        *,
+        reference: int = REFERENCE_OUTCOMES,
+        threshold: float = THRESHOLD,
+        slack: float = SLACK,
+        spread: bool = True,
+    ) -> None:
         self._needed = reference
         self._threshold = threshold
+        self._slack = slack
+        self._spread = spread
         self.restart()
 
     def restart(self) -> None:
@@ -93,6 +102,13 @@ class DriftDetector:
         self._first = np.empty(self._needed)
         self._centre = self._scale = self._mean = self._mean_abs = 0.0
         self._up = self._down = self._wide = 0.0
+        self._runs = [0, 0, 0]
+
+    @property
+    def run(self) -> int:
+        """Residuals since the largest sum was last nothing: about how long ago the change was."""
+        sums = (self._up, self._down, self._wide)
+        return self._runs[sums.index(max(sums))]
 
     @property
     def statistic(self) -> float:
@@ -108,9 +124,12 @@ class DriftDetector:
                 self._settle(self._first)
             return False
         z = min(max((residual - self._centre) / self._scale, -CLIP), CLIP)
-        self._up = max(0.0, self._up + z - self._mean - SLACK)
-        self._down = max(0.0, self._down - z + self._mean - SLACK)
-        self._wide = max(0.0, self._wide + abs(z) - self._mean_abs - SLACK)
+        self._up = max(0.0, self._up + z - self._mean - self._slack)
+        self._down = max(0.0, self._down - z + self._mean - self._slack)
+        if self._spread:
+            self._wide = max(0.0, self._wide + abs(z) - self._mean_abs - self._slack)
+        for i, total in enumerate((self._up, self._down, self._wide)):
+            self._runs[i] = self._runs[i] + 1 if total > 0.0 else 0
         raised = not self.drifted and self.statistic > 1.0
         self.drifted = self.drifted or raised
         return raised

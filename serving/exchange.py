@@ -12,9 +12,12 @@ from steersman.serving.outlet import Outlet
 from steersman.serving.replica import Replica
 from steersman.serving.router import Prepared, Route
 from steersman.serving.tap import StreamTap, Usage
-from steersman.traces.schema import Status
+from steersman.traces.schema import Request, Status
 
 Headers = list[tuple[bytes, bytes]]
+
+OVERTAKEN, GIVEN_UP = "overtaken", "given_up"
+"""Of two attempts at once: the other one answered first; the request came to an end before any did."""
 
 
 @dataclass(slots=True)
@@ -24,6 +27,22 @@ class Answer:
     status: int
     headers: Headers
     body: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Tried:
+    """An attempt that is over, as it was asked for then: another model may have to stand in later."""
+
+    route: Route
+    request: Request
+    stands_in_for: str
+    reason: str
+    """Why it was not the last, in a word; see `OVERTAKEN` and `GIVEN_UP` for those that did not fail."""
+
+    @property
+    def failed(self) -> bool:
+        """Or else it was called off."""
+        return self.reason not in {OVERTAKEN, GIVEN_UP}
 
 
 @dataclass(slots=True)
@@ -43,6 +62,8 @@ class Exchange:
     """The model that was asked for, where another one is to answer in its place."""
     route: Route | None = None
     """The last attempt's."""
+    earlier: list[Tried] = field(default_factory=list)
+    """Attempts that others followed or overtook."""
     status: Status = Status.FAILED
     http_status: int = 0
     """What the client got; 0 if nothing."""
@@ -86,6 +107,10 @@ class Exchange:
     def queue_s(self) -> float:
         """From arrival until it was sent to the replica that has it, attempts before that included."""
         return self.route.dispatched_s - self.intake.arrival_s if self.route else 0.0
+
+    def tried(self, route: Route, reason: str) -> Tried:
+        """One that is over now."""
+        return Tried(route, self.prepared.request, self.stands_in_for, reason)
 
     async def start(self, status: int, headers: Headers) -> None:
         """The status and the headers: from here on the answer is the client's."""

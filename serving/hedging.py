@@ -25,7 +25,7 @@ from steersman.agents.queueing.settings import LEVELS
 from steersman.serving.attempt import Attempt
 from steersman.serving.blame import Blame
 from steersman.serving.config import HedgingSettings, RouterSettings
-from steersman.serving.exchange import Exchange
+from steersman.serving.exchange import GIVEN_UP, OVERTAKEN, Exchange
 from steersman.serving.interrupt import Interrupt, Reason
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -109,6 +109,9 @@ class Hedging:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             for loser in running.values():
+                if loser.route is not exchange.route:
+                    reason = OVERTAKEN if won is not None else GIVEN_UP
+                    exchange.earlier.append(exchange.tried(loser.route, reason))
                 loser.overtaken(self._clock()) if won is not None else loser.close(0)
             if second is not None:
                 self._count(exchange, won, second)
@@ -127,6 +130,7 @@ class Hedging:
                     attempt.close(0)
                     if not running:
                         raise
+                    exchange.earlier.append(exchange.tried(attempt.route, elsewhere.reason))
                     self._blame.failed(exchange, attempt.route.replica, elsewhere)
                 else:
                     return attempt

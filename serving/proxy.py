@@ -15,7 +15,7 @@ from steersman.serving.blame import Blame
 from steersman.serving.config import RouterSettings
 from steersman.serving.degradation import NOBODY, Degradation
 from steersman.serving.errors import ApiError, Code
-from steersman.serving.exchange import Answer, Exchange
+from steersman.serving.exchange import Answer, Exchange, Tried
 from steersman.serving.health import HealthMonitor
 from steersman.serving.hedging import Hedging
 from steersman.serving.interrupt import Reason
@@ -86,13 +86,17 @@ class Proxy:
 
     async def _serve(self, exchange: Exchange) -> None:
         failure: TryElsewhere | None = None
+        tried: Tried | None = None
         while (route := await self._next(exchange, failure)) is not None:
+            if tried is not None:
+                exchange.earlier.append(tried)
             exchange.route = route
             exchange.prepared.excluded[route.decision.choice] = True
             try:
                 await self._attempt(exchange, route)
             except TryElsewhere as elsewhere:
                 failure = elsewhere
+                tried = exchange.tried(exchange.route, elsewhere.reason)
                 self._blame.failed(exchange, exchange.route.replica, elsewhere)
                 nobody_left = bool(exchange.prepared.excluded.all())
                 if not self._may_retry(exchange, elsewhere) and not nobody_left:

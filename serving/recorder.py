@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 from steersman.predictors.features import REQUEST_INDEX
 from steersman.predictors.latency import LATENCY_OUTPUTS
@@ -15,6 +17,7 @@ from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.online import OnlineErrors
+from steersman.serving.router import Route
 from steersman.serving.shadow.shadow import Shadow
 from steersman.serving.surface import Work
 from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord
@@ -65,6 +68,9 @@ class Recorder:
         # The log is a trace of generations: nothing is to be learned from how long an embedding is.
         if self._log is not None and exchange.intake.api.work is Work.GENERATE:
             now_unix_s = time.time() - (self._clock() - outcome.arrival_s)
+            for record in attempts_of(exchange, outcome, now_unix_s):
+                self._metrics.log_records.inc()
+                self._log.append(record)
             self._metrics.log_records.inc()
             self._log.append(record_of(exchange, outcome, now_unix_s, self._text_bytes))
             if self._shadow is not None and exchange.route is not None:
@@ -124,6 +130,26 @@ def outcome_of(exchange: Exchange) -> Outcome:
     )
 
 
+def attempts_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Iterator[OutcomeRecord]:
+    """Lines of the outcome log for decisions that others followed, or overtook; without any text."""
+    for number, tried in enumerate(exchange.earlier):
+        ended = replace(
+            outcome,
+            status=Status.FAILED if tried.failed else Status.CANCELLED,
+            output_tokens=0,
+            cached_tokens=0,
+            ttft_s=NAN,
+            tpot_s=NAN,
+            e2e_s=NAN,
+            retries=number,
+            called_tool=None,
+        )
+        known = _known(exchange, tried.route, tried.reason)
+        known |= {"superseded": True, "asked_model": tried.stands_in_for}
+        decision = tried.route.decision
+        yield OutcomeRecord.of(tried.request, decision, ended, arrival_unix_s=arrival_unix_s, **known)
+
+
 def record_of(
     exchange: Exchange, outcome: Outcome, arrival_unix_s: float, text_bytes: int = 0
 ) -> OutcomeRecord:
@@ -132,21 +158,30 @@ def record_of(
     Args:
         text_bytes: so much of what the client sent goes with it; 0: nothing.
     """
-    prepared, route = exchange.prepared, exchange.route
+    route = exchange.route
+    known = _known(exchange, route, exchange.reason)
+    if text_bytes:
+        known["prompt_text"] = exchange.intake.body[:text_bytes].decode("utf-8", "replace")
+    decision = route.decision if route else NO_DECISION
+    request = exchange.prepared.request
+    return OutcomeRecord.of(request, decision, outcome, arrival_unix_s=arrival_unix_s, **known)
+
+
+def _known(exchange: Exchange, route: Route | None, reason: str) -> dict[str, object]:
+    """What the log has of a decision beside the request and the outcome."""
+    prepared = exchange.prepared
     known: dict[str, object] = {
         "request_features": prepared.features,
         "output_p50": prepared.output_p50,
         "output_p90": prepared.output_p90,
         "ttft_slo_s": float(prepared.features[REQUEST_INDEX["ttft_slo_s"]]),
         "tpot_slo_s": float(prepared.features[REQUEST_INDEX["tpot_slo_s"]]),
-        "error": exchange.reason,
+        "error": reason,
         "arm": "" if prepared.arm is None else prepared.arm.name,
         "held_s": exchange.held_s,
         "asked_model": exchange.stands_in_for,
         "affinity": prepared.group.outcome if prepared.group else "",
     }
-    if text_bytes:
-        known["prompt_text"] = exchange.intake.body[:text_bytes].decode("utf-8", "replace")
     if route is not None:
         known |= {
             "decided_at_s": route.dispatched_s,
@@ -162,5 +197,4 @@ def record_of(
             "estimated_tpot_s": route.raw_tpot_s,
             "bundle_version": route.bundle_version,
         }
-    decision = route.decision if route else NO_DECISION
-    return OutcomeRecord.of(prepared.request, decision, outcome, arrival_unix_s=arrival_unix_s, **known)
+    return known

@@ -93,6 +93,9 @@ def _open_views(connection: Any, tables: list[str]) -> None:
     present = {row[0] for row in connection.execute(f"DESCRIBE {everything}").fetchall()}
     names = [field.name for field in fields(OutcomeRecord) if field.name in present]
     shown = ", ".join(name for name in names if name != TEXT)
+    connection.execute(f"CREATE VIEW attempts AS SELECT {shown} {everything}")
+    if "superseded" in present:
+        everything += " WHERE NOT coalesce(superseded, false)"
     connection.execute(f"CREATE VIEW outcomes AS SELECT {shown} {everything}")
     if TEXT in present:
         connection.execute(f"CREATE VIEW prompts AS SELECT request_id, {TEXT} {everything}")

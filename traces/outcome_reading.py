@@ -43,8 +43,9 @@ def read_outcomes(
     *,
     on_damage: Callable[[Damage], None] | None = None,
     only: Collection[str] | None = None,
+    attempts: bool = False,
 ) -> Iterator[OutcomeRecord]:
-    """Every whole record of a segment or of a log directory, in the order of writing.
+    """Every whole record of a segment or of a log directory, in the order of writing: one a request.
 
     A segment that is compacted or deleted meanwhile is read in its other form, or passed over.
 
@@ -53,6 +54,7 @@ def read_outcomes(
             warning for all but torn tails.
         only: names of the fields that are needed. Of compacted segments the others may be left at
             their defaults, which is several times as fast.
+        attempts: also those that were superseded; a request may then have several records.
 
     Raises:
         TraceError: there is no such file, or a directory without segments.
@@ -68,7 +70,7 @@ def read_outcomes(
             for item in read_segment(file, only):
                 if isinstance(item, Damage):
                     report(item)
-                else:
+                elif attempts or not item.superseded:
                     yield item
         except FileNotFoundError as error:
             if not is_log:
@@ -78,7 +80,7 @@ def read_outcomes(
 
 
 def read_segment(path: Path, only: Collection[str] | None = None) -> Iterator[OutcomeRecord | Damage]:
-    """One segment of either form: whole records, and the places that were skipped.
+    """One segment of either form: whole records, superseded ones too, and the places that were skipped.
 
     Raises:
         FileNotFoundError: it is gone in both forms.
@@ -107,7 +109,8 @@ def read_segment(path: Path, only: Collection[str] | None = None) -> Iterator[Ou
 
 
 def read_newest(directory: str | Path, most: int, keep: Callable[[OutcomeRecord], T | None]) -> list[T]:
-    """What `keep` makes of about the newest records of a log directory, None left out.
+    """What `keep` makes of about the newest records of a log directory, None left out; not of those that
+    were superseded.
 
     Segments are read whole, from the newest back, until there are `most`; of the last one the newest are
     taken. Only what was kept is in memory. A segment that was deleted meanwhile, or cannot be read, is
@@ -129,7 +132,7 @@ def read_newest(directory: str | Path, most: int, keep: Callable[[OutcomeRecord]
                 if isinstance(record, Damage):
                     _warn(record)
                     continue
-                item = keep(record)
+                item = None if record.superseded else keep(record)
                 if item is not None:
                     kept.append(item)
         newest = [*kept, *newest]

@@ -132,6 +132,9 @@ class OutcomeRecord:
     """From arrival until it was its turn, if it was held back because every replica was full; else 0."""
     asked_model: str = ""
     """The model that was asked for, where `model` answered in its place; else empty."""
+    superseded: bool = False
+    """Of an attempt that was followed by another, or overtaken by it: another record of the same request
+    tells how that ended. Readers pass these over unless they are asked for (`outcome_reading.py`)."""
     prompt_text: str | None = None
     """What the client sent, if text is to be logged (`outcome_log.prompt_text`), cut to its bound.
     Nothing reads it but who asks for this very field."""

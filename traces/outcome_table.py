@@ -138,7 +138,7 @@ def read_table(path: Path, only: Collection[str] | None = None) -> Iterator[Outc
         metadata = metadata | (file.metadata.metadata or {})
         for offset, size, reason in orjson.loads(metadata.get(DAMAGE, b"[]")):
             yield Damage(path, offset, size, reason)
-        wanted = _FIELDS if only is None else {*only, *_REQUIRED}
+        wanted = _FIELDS if only is None else {*only, *_REQUIRED, "superseded"}
         names = [name for name in file.schema_arrow.names if name in wanted or name == RAW]
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).total_byte_size

@@ -146,6 +146,12 @@ class EvaluationTable:
                     total[reason] = total.get(reason, 0) + count
         return total
 
+    def overruled(self, policy: str) -> float:
+        """Share of a policy's decisions that its guard took over, over all runs."""
+        trips = sum(sum(self.fallbacks(policy, cell).values()) for cell in self.cells)
+        decided = sum(run.figures.requests for run in self.runs if run.policy == policy)
+        return min(trips / max(decided, 1), 1.0)
+
     def rows(
         self, baseline: str, policies: Sequence[str] | None = None, *, figure: str = "j"
     ) -> list[dict[str, Any]]:

@@ -71,10 +71,15 @@ class TuningPlan:
         places = run_count(POPULATION, len(tasks[0][1].scenarios), self.protocol)
         size = max(1, min(TOGETHER // places, len(tasks) // jobs))
         groups = [tasks[first : first + size] for first in range(0, len(tasks), size)]
-        return [
+        done = [
             found
             for group in spread([partial(self._search, group) for group in groups], jobs, on_progress)
             for found in group
+        ]
+        # Whoever searched has written it down at once; on another machine that is another disk.
+        return [
+            found._replace(path=save_tuned(found.tuned, where, self._about(search), self.folder))
+            for found, (where, search) in zip(done, tasks, strict=True)
         ]
 
     def _search(self, tasks: Sequence[tuple[str, Search]], on_progress: Progress) -> list[Found]:

@@ -133,7 +133,14 @@ def study(
     accuracies = accuracy(matched)
     ratio = None if table is None else table.ratio(CHALLENGER, CHAMPION)
     verdict, reasons = judge(
-        matched, ratio, fidelity, accuracies, ope, settings.thresholds, no_replay=no_replay
+        matched,
+        ratio,
+        fidelity,
+        accuracies,
+        ope,
+        settings.thresholds,
+        no_replay=no_replay,
+        overruled=0.0 if table is None else table.overruled(CHALLENGER),
     )
     shares = agreement(matched) if len(matched) else None
     evidence = Evidence(
@@ -183,11 +190,10 @@ def _of_model(records: Sequence[OutcomeRecord], model: str, notes: list[str]) ->
 def _since_drift(
     records: list[OutcomeRecord], learned: Learning, notes: list[str]
 ) -> list[OutcomeRecord]:
-    """What the cluster is modelled on: since the last drift of latencies, where that is enough."""
-    drifts = [alarm.at_unix_s for alarm in learned.alarms if alarm.target != "output"]
-    if not drifts:
+    """What the cluster is modelled on: since latencies last changed, where that is enough."""
+    since = [record for record in records if record.arrival_unix_s >= learned.changed_unix_s]
+    if len(since) == len(records):
         return records
-    since = [record for record in records if record.arrival_unix_s >= max(drifts)]
     if len(since) < LEAST_SINCE:
         notes.append(
             f"predictions drifted, and only {len(since)} requests came since: the cluster is modelled "
@@ -218,6 +224,7 @@ def _figures(
         figures["agreement_share"] = shares.overall.agree
         figures["fallback_share"] = sum(shares.fallbacks.values())
     if table is not None:
+        figures["replay.fallback_share"] = table.overruled(CHALLENGER)
         for figure in ("j", "j1", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s"):
             ratio = table.ratio(CHALLENGER, CHAMPION, figure=figure)
             name = f"replay.{figure.removesuffix('_s')}_ratio"

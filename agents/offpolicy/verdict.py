@@ -5,6 +5,8 @@
 - **Predictions** have to hold: a challenger whose losses are surely larger than the champion's is worse.
 - **Off-policy estimates** may object, and only object: both DR and SNIPS have to put the challenger
   surely above the champion, on enough effective decisions.
+- The guard is part of what would be served, and not what is to be judged: where it decides in the
+  challenger's place more often than not, whether on the log or in the replay, nothing good is said.
 - Where the model of the cluster does not do what the log says, or too little was logged, nothing is
   decided.
 """
@@ -21,6 +23,9 @@ from steersman.agents.offpolicy.accuracy import Accuracy
 from steersman.agents.offpolicy.matched import Matched
 from steersman.agents.offpolicy.ope import OffPolicy
 from steersman.env.calibrate import ErrorLine
+
+MOST_OVERRULED = 0.5
+"""Share of decisions that the guard may take over: beyond it, the guard is what was judged."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Thresholds:
     """Effective decisions with which the estimates may object."""
     failed: float = 0.01
     """Share of decisions on which the challenger may fail."""
+    overruled: float = MOST_OVERRULED
 
 
 @dataclass
@@ -57,15 +63,18 @@ def judge(
     thresholds: Thresholds,
     *,
     no_replay: str = "",
+    overruled: float = 0.0,
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons, the weightiest first.
 
     Args:
         ratio: J of the challenger over the champion in the replay; None where there was none.
         no_replay: why there was none.
+        overruled: share of the challenger's decisions in the replay that its guard took over.
     """
     found = _Findings()
     _judge_size(matched, thresholds, found)
+    _judge_guard(matched, overruled, thresholds, found)
     outcome = _judge_replay(ratio, fidelity, thresholds, found, no_replay)
     _judge_predictions(accuracies, thresholds, found)
     _judge_estimates(ope, thresholds, found)
@@ -86,6 +95,18 @@ def _judge_size(matched: Matched, thresholds: Thresholds, found: _Findings) -> N
         found.said.append(
             f"asked again, it chose otherwise on {matched.differing} of {matched.checked} decisions"
         )
+
+
+def _judge_guard(matched: Matched, replayed: float, thresholds: Thresholds, found: _Findings) -> None:
+    logged = sum(bool(said.fallback_reason) for said in matched.opinions) / max(len(matched), 1)
+    line = (
+        f"its guard decided in its place on {logged:.0%} of the logged decisions and {replayed:.0%} of "
+        "those in the replay"
+    )
+    if max(logged, replayed) > thresholds.overruled:
+        found.missing.append(f"{line}: the guard is what was judged")
+    elif logged or replayed:
+        found.said.append(line)
 
 
 def _judge_replay(

@@ -2,7 +2,7 @@
 
 The same course is played under three ways of learning: `frozen` (models and estimates as they were at
 the start), `corrected` (the bias corrector of every replica, which works at once) and `refitted` (also
-refits when predictions have drifted, as a router does it: same detector, same window, same judge).
+refits when predictions have drifted, as a router does it: same detectors, same window, same judge).
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from steersman.env.cluster import Cluster
 from steersman.env.requests import request_table
 from steersman.env.saturation import SaturationEstimate
 from steersman.predictors import ledger as L
+from steersman.predictors import pace as P
 from steersman.predictors.alarm import Alarm
 from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.drift import TARGETS, DriftDetector
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.latency import LatencyModel, LatencyPredictor
 from steersman.predictors.length import LengthModel, LengthPredictor
+from steersman.predictors.pace import Pace
 from steersman.traces.arrivals import block_bootstrap, scale_tokens, superpose
-from steersman.traces.scenario import ReplicaSpec, Scenario
+from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace
 
 Float64 = NDArray[np.float64]
@@ -41,6 +43,7 @@ CHECK_REQUESTS = 100
 """Outcomes are looked at after so many requests."""
 
 _COST = REPLICA_INDEX["marginal_cost"]
+_RAW = [REPLICA_INDEX["raw_ttft_s"], REPLICA_INDEX["raw_tpot_s"]]
 _BIASES = [L.LOG_BIAS_TTFT, L.LOG_BIAS_TPOT]
 
 
@@ -146,6 +149,8 @@ class Player:
         """By row of the trace, without the outcome."""
         self._judged = np.zeros(len(trace), dtype=np.bool_)
         self._detectors: dict[tuple[str, str], DriftDetector] = {}
+        self._paces = [Pace() for _ in scenario.replicas]
+        self._raw = np.full((len(trace), len(_RAW)), np.nan)
         self._alarm = Alarm(min_outcomes)
         self._ended: list[Taught] = []
         self._refits: list[tuple[int, str]] = []
@@ -183,6 +188,7 @@ class Player:
         seen = cluster.observe()
         choice = int(np.argmin(np.where(seen.mask, seen.replicas[:, _COST], np.inf)))
         latency = self._latency.predict(seen.replicas[choice][None], seen.request)[0]
+        self._raw[row] = seen.replicas[choice, _RAW]
         table = cluster.table.features[row]
         self._predicted[row, :4] = latency
         self._predicted[row, 4:] = table[-4:-2]
@@ -212,13 +218,17 @@ class Player:
                 ttft_s=actual[0], tpot_s=actual[1], output_tokens=actual[2], ended_s=float(ended_s[row])
             )
             self._ended.append(lesson)
-            self._watch(self._course.scenario.replicas[outcomes.replica[row]], row, actual)
+            self._watch(int(outcomes.replica[row]), row, actual)
         drifted = sum(detector.drifted for detector in self._detectors.values())
+        drifted += sum(len(pace.drifted) for pace in self._paces)
         self._alarm.look(drifted, len(self._ended), now_s)
         if self._alarm.is_due(len(self._ended)):
             self._refit(decided, self._alarm.since_s)
 
-    def _watch(self, spec: ReplicaSpec, row: int, actual: tuple[float, ...]) -> None:
+    def _watch(self, replica: int, row: int, actual: tuple[float, ...]) -> None:
+        spec = self._course.scenario.replicas[replica]
+        for target, actual_s, raw_s in zip(P.TARGETS, actual, self._raw[row].tolist(), strict=False):
+            self._paces[replica].observe(target, actual_s, raw_s)
         for i, target in enumerate(TARGETS):
             if actual[i] > 0.0:
                 hardware = "any" if target == "output" else spec.profile.name
@@ -248,6 +258,8 @@ class Player:
         self._alarm.settled(len(self._ended), replaced=bool(replaced))
         for detector in self._detectors.values():
             detector.restart()
+        for pace in self._paces:
+            pace.restart()
 
 
 def recovery_requests(

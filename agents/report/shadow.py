@@ -306,7 +306,12 @@ def _world(study: Study) -> Section:
 def _learning(study: Study) -> Section:
     found = study.learning
     alarms = [
-        [alarm.target, alarm.hardware, str(alarm.outcomes), _time(alarm.at_unix_s)]
+        [
+            alarm.target,
+            alarm.replica or alarm.hardware,
+            str(alarm.outcomes),
+            _time(alarm.at_unix_s),
+        ]
         for alarm in found.alarms
     ]
     corrections = [
@@ -325,7 +330,7 @@ def _learning(study: Study) -> Section:
         Table(("replica", "TTFT", "TPOT"), corrections, caption="Actual over estimated, first → last"),
     ]
     if alarms:
-        tables.insert(0, Table(("drifted", "hardware", "after outcomes", "at"), alarms))
+        tables.insert(0, Table(("drifted", "where", "after outcomes", "at"), alarms))
     return Section(
         "Learning while serving",
         paragraphs=[

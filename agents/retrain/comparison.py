@@ -15,6 +15,7 @@ from steersman.agents.evaluate.table import EvaluationTable
 from steersman.agents.evidence import Evidence, Verdict
 from steersman.agents.offpolicy.contestants import Contestant
 from steersman.agents.offpolicy.replay import CHALLENGER, CHAMPION, replay
+from steersman.agents.offpolicy.verdict import MOST_OVERRULED
 from steersman.agents.offpolicy.world import World
 from steersman.agents.retrain.settings import ComparisonSettings
 from steersman.env.calibrate import ErrorLine
@@ -24,8 +25,6 @@ FAITHFUL = ("ttft_p50", "e2e_p50")
 MOST_ERROR = 0.3
 """Of these quantiles, with which the model of the cluster is still believed."""
 LEAST_STREAMS = 5
-MOST_OVERRULED = 0.5
-"""Share of decisions that the guard may take over: beyond it, the guard is what was judged."""
 
 Tell = Callable[[float, str], None]
 
@@ -136,7 +135,7 @@ def judge(
         )
         if too_bad:
             verdict = "worse"
-    overruled = _overruled(log)
+    overruled = log.overruled(CHALLENGER)
     figures["overruled_share.log"] = overruled
     if overruled > MOST_OVERRULED and verdict != "worse":
         verdict = "insufficient"
@@ -160,13 +159,6 @@ def judge(
         made_unix_s=now_unix_s,
         by="retrain",
     )
-
-
-def _overruled(log: EvaluationTable) -> float:
-    """Share of the challenger's decisions that the guard took over."""
-    counts = [log.fallbacks(CHALLENGER, cell) for cell in log.cells]
-    decided = sum(run.figures.requests for run in log.runs if run.policy == CHALLENGER)
-    return min(sum(sum(each.values()) for each in counts) / max(decided, 1), 1.0)
 
 
 def _of_ratio(ratio: Ratio) -> tuple[Verdict, str]:

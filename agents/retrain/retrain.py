@@ -305,15 +305,15 @@ class _Retraining:
 
 
 def since_drift(records: tuple[OutcomeRecord, ...], least: int) -> tuple[OutcomeRecord, ...]:
-    """What arrived since predictions of latency last drifted, if that is enough: before it the cluster
-    was another one.
+    """What arrived since latencies last changed, if that is enough: before it the cluster was another
+    one.
 
     Args:
         records: by arrival.
         least: fewer are not enough, and all are taken.
     """
-    drifts = [alarm.at_unix_s for alarm in learning(records).alarms if alarm.target != "output"]
-    since = tuple(record for record in records if record.arrival_unix_s >= max(drifts, default=0.0))
+    changed_unix_s = learning(records).changed_unix_s
+    since = tuple(record for record in records if record.arrival_unix_s >= changed_unix_s)
     return since if len(since) >= least else records
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from steersman.agents.evidence import Evidence
 from steersman.agents.served_evidence import leave_evidence
+from steersman.predictors.features import REQUEST_INDEX
 from steersman.serving.canary import rules
 from steersman.serving.canary.arm import Arm
 from steersman.serving.canary.challenger import Challenger, mark_of
@@ -36,6 +37,8 @@ from steersman.traces.errors import ArtifactError
 from steersman.traces.schema import Outcome, Request
 
 logger = logging.getLogger("steersman.serving")
+
+_OBJECTIVES = [REQUEST_INDEX["ttft_slo_s"], REQUEST_INDEX["tpot_slo_s"]]
 
 MISMATCH_S = 60.0
 """For so long a router may serve others than those that are tried (bundles reach machines one after the
@@ -140,7 +143,8 @@ class Canary:
         """A request is on its way."""
         arm = exchange.prepared.arm
         if arm is not None and self.state.running and exchange.intake.api.work is Work.GENERATE:
-            watched = Watched(exchange, arm.name, arm.unit, arm.lasting, arm.lot, arm.counts)
+            slo = exchange.prepared.features[_OBJECTIVES].tolist()
+            watched = Watched(exchange, arm.name, arm.unit, arm.lasting, arm.lot, arm.counts, *slo)
             self._watching.begin(watched)
 
     def end(self, exchange: Exchange, outcome: Outcome) -> None:

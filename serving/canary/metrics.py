@@ -36,6 +36,9 @@ class CanaryMetrics:
         )
         self.p99_ratio = gauge("p99_ratio", "p99 of the challenger over the champion's", "guard")
         self.error_rate = gauge("error_rate", "Share of requests that failed, this stage", "arm")
+        self.missed_rate = gauge(
+            "missed_rate", "Share of requests that failed or missed an objective, this stage", "arm"
+        )
         for what in WHATS:
             self.transitions.labels(what)
         for guard in GUARDS:
@@ -58,3 +61,5 @@ class CanaryMetrics:
         for arm in ARMS:
             if f"{arm}.error_rate" in figures:
                 self.error_rate.labels(arm).set(figures[f"{arm}.error_rate"])
+            if f"{arm}.missed_rate" in figures:
+                self.missed_rate.labels(arm).set(figures[f"{arm}.missed_rate"])

@@ -8,7 +8,7 @@ from steersman.agents.evidence import Evidence, Verdict
 from steersman.agents.sequential import BlockTest, RateTest
 from steersman.serving.canary.histogram import quantile_s
 from steersman.serving.canary.settings import CanarySettings, Split
-from steersman.serving.canary.state import P99, Block, CanaryState, Figures, Phase, Transition
+from steersman.serving.canary.state import P99, PRIORS, Block, CanaryState, Figures, Phase, Transition
 from steersman.serving.canary.tally import (
     ARMS,
     CHALLENGER,
@@ -16,6 +16,7 @@ from steersman.serving.canary.tally import (
     E2E,
     ERRORS,
     GUARDS,
+    MISSED,
     TTFT,
     Tally,
     add_buckets,
@@ -27,10 +28,14 @@ LEAST_FOR_LIMIT = 100
 LEAST_FOR_FIGURES = 20
 """Outcomes of the challenger before its own figures say anything."""
 ALONE = 2.0
-"""While the challenger has all traffic, nothing tells a slower hour from a slower challenger: its p99
-has to be so many times the champion's last one."""
+"""While the challenger has all traffic, without a control, nothing tells a slower hour from a slower
+challenger: its p99 has to be so many times the champion's last one."""
+FROZEN = (ERRORS, MISSED)
+"""In the last stage the control is small: what goes wrong by far is seen sooner against the champion's
+record before. Rates alone are compared with it; a p99 follows the hour."""
 BY = "canary"
-_WHAT = {ERRORS: "errors", TTFT: "TTFT", E2E: "E2E"}
+_WHAT = {TTFT: "TTFT", E2E: "E2E"}
+_FARE = {ERRORS: "fail", MISSED: "fail or miss an objective"}
 
 
 def share_of(state: CanaryState, settings: CanarySettings) -> float:
@@ -39,7 +44,7 @@ def share_of(state: CanaryState, settings: CanarySettings) -> float:
         return 1.0
     if not state.running:
         return 0.0
-    return settings.shares[min(state.stage, len(settings.shares) - 1)]
+    return min(settings.shares[min(state.stage, len(settings.shares) - 1)], 1.0 - settings.control)
 
 
 def start(
@@ -58,12 +63,17 @@ def absorb(state: CanaryState, settings: CanarySettings, tally: Tally, now_unix_
     for guard in GUARDS:
         n_a, k_a = tally.counts[CHALLENGER][guard]
         n_b, k_b = tally.counts[CHAMPION][guard]
-        test = state.tests[guard]
+        test = state.tests.setdefault(guard, RateTest(PRIORS[guard]))
         if share >= 1.0 and n_b == 0:
-            allowed = settings.error_rise if guard == ERRORS else 0.0
-            test.add_alone(n_a, k_a, allowed=allowed)
+            test.add_alone(n_a, k_a, allowed=_rises(settings).get(guard, 0.0))
         else:
             test.add(n_a, k_a, n_b, k_b)
+        if 1.0 - settings.control <= share < 1.0:
+            for tests in (state.last, state.frozen):
+                tests.setdefault(guard, RateTest(PRIORS[guard], b=list(test.b)))
+            state.last[guard].add(n_a, k_a, n_b, k_b)
+            if guard in FROZEN:
+                state.frozen[guard].add_alone(n_a, k_a, allowed=_rises(settings)[guard])
     _absorb_blocks(state, settings, tally, now_unix_s)
     figures = state.figures
     for arm in ARMS:
@@ -87,7 +97,7 @@ def advance(state: CanaryState, settings: CanarySettings, now_unix_s: float) -> 
     held_s = now_unix_s - state.stage_since_unix_s
     if held_s < settings.hold_s or state.figures.outcomes(CHALLENGER) < settings.least_requests:
         return None
-    if share_of(state, settings) < 1.0:
+    if state.figures.outcomes(CHAMPION) >= LEAST_FOR_LIMIT or not state.reference.outcomes(CHAMPION):
         state.reference = state.figures.model_copy(deep=True)
     told = figures_of(state)
     if state.stage + 1 >= len(settings.shares):
@@ -152,20 +162,27 @@ def figures_of(state: CanaryState, stage: Figures | None = None) -> dict[str, fl
         "champion.requests": float(other.outcomes(CHAMPION)),
         "challenger.error_rate": ours.error_rate(CHALLENGER),
         "champion.error_rate": other.error_rate(CHAMPION),
+        "challenger.missed_rate": ours.rate(CHALLENGER, MISSED),
+        "champion.missed_rate": other.rate(CHAMPION, MISSED),
     }
     for guard in (TTFT, E2E):
         a, b = ours.p99_s(CHALLENGER, guard), other.p99_s(CHAMPION, guard)
         told |= {f"challenger.p99_{guard}_s": a, f"champion.p99_{guard}_s": b}
         told[f"p99_{guard}_ratio"] = a / b if b > 0.0 else math.nan
     for guard in GUARDS:
-        told[f"log_evidence_worse.{guard}"] = _tests(state, guard).log_worse
+        told[f"log_evidence_worse.{guard}"] = _log_worse(state, guard)
         told[f"log_evidence_better.{guard}"] = _tests(state, guard).log_better
     return {name: value for name, value in told.items() if math.isfinite(value)}
 
 
 def alarm_at(settings: CanarySettings) -> float:
     """Log of the evidence at which a guard is tripped: alpha is shared by all of them."""
-    return math.log(len(GUARDS) / settings.alpha)
+    return math.log((2 * len(GUARDS) + len(FROZEN)) / settings.alpha)
+
+
+def _rises(settings: CanarySettings) -> dict[str, float]:
+    """Of rates, by enough to matter."""
+    return {ERRORS: settings.error_rise, MISSED: settings.missed_rise}
 
 
 def _other(state: CanaryState) -> Figures:
@@ -181,20 +198,29 @@ def _tests(state: CanaryState, guard: str) -> RateTest | BlockTest:
     return state.tests.get(guard) or RateTest(0.01)
 
 
+def _log_worse(state: CanaryState, guard: str) -> float:
+    """The most that any of a guard's tests has."""
+    late = [tests[guard].log_worse for tests in (state.last, state.frozen) if guard in tests]
+    return max(_tests(state, guard).log_worse, *late, -math.inf)
+
+
 def _worse(state: CanaryState, settings: CanarySettings, guard: str) -> str:
     """Why a guard says that it is worse: beyond chance, and by enough to matter."""
-    evidence = _tests(state, guard).log_worse
+    evidence = _log_worse(state, guard)
     if evidence < alarm_at(settings):
         return ""
     ours, other = state.figures, _other(state)
     sure = f"evidence {math.exp(min(evidence, 300.0)):.3g}, {math.exp(alarm_at(settings)):.0f} is enough"
-    if ours.outcomes(CHALLENGER) < LEAST_FOR_FIGURES:
+    # A request that misses its objective is known before it ends.
+    counted = guard if guard == MISSED else ERRORS
+    if ours.seen[CHALLENGER].get(counted, (0, 0))[0] < LEAST_FOR_FIGURES:
         return ""
-    if guard == ERRORS:
-        a, b = ours.error_rate(CHALLENGER), other.error_rate(CHAMPION)
-        if not a - b >= settings.error_rise:
+    if guard in _FARE:
+        a, b = ours.rate(CHALLENGER, guard), other.rate(CHAMPION, guard)
+        if not a - b >= _rises(settings)[guard]:
             return ""
-        return f"{100 * a:.2f} % of its requests fail, {100 * b:.2f} % of the champion's ({sure})"
+        fare = _FARE[guard]
+        return f"{100 * a:.2f} % of its requests {fare}, {100 * b:.2f} % of the champion's ({sure})"
     a, b = ours.p99_s(CHALLENGER, guard), other.p99_s(CHAMPION, guard)
     alone = share_of(state, settings) >= 1.0
     if not a >= (max(ALONE, 1.0 + settings.p99_rise) if alone else 1.0 + settings.p99_rise) * b:
@@ -225,7 +251,7 @@ def _absorb_blocks(
             continue
         for guard, (outcomes, bad) in block.counts.items():
             if outcomes:
-                test = state.block_tests[guard]
+                test = state.block_tests.setdefault(guard, BlockTest())
                 test.add(bad / outcomes, block.share, is_a=block.challenger)
 
 
@@ -250,9 +276,13 @@ def _verdict(state: CanaryState, settings: CanarySettings) -> tuple[Verdict, tup
             bad.append(f"p99 of {_WHAT[guard]} was {a:.3g} s against {b:.3g} s, which may be chance")
         if _tests(state, guard).log_better >= limit:
             good.append(f"fewer of its requests exceed the champion's p99 of {_WHAT[guard]}")
-    a, b = compared.error_rate(CHALLENGER), compared.error_rate(CHAMPION)
-    if a - b > settings.error_rise:
-        bad.append(f"{100 * a:.2f} % failed against {100 * b:.2f} %, which may be chance")
+    for guard, rise in _rises(settings).items():
+        a, b = compared.rate(CHALLENGER, guard), compared.rate(CHAMPION, guard)
+        if a - b > rise:
+            told = f"{100 * a:.2f} % of its requests {_FARE[guard]}, {100 * b:.2f} % of the champion's"
+            bad.append(f"{told}, which may be chance")
+    if _tests(state, MISSED).log_better >= limit:
+        good.append("fewer of its requests miss an objective")
     if bad:
         return "insufficient", (bad[0], *bad[1:], passed)
     if good:

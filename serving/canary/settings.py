@@ -75,6 +75,13 @@ class CanarySettings(Settings):
     shares: tuple[float, ...] = Field(
         default=(0.05, 0.2, 0.5, 1.0), description="Of the traffic, stage by stage; each above the last."
     )
+    control: float = Field(
+        default=0.02,
+        ge=0,
+        le=0.5,
+        description="Share of the traffic that the champion keeps to the end of the last stage, to "
+        "compare with; 0: none, and p99 has to double there.",
+    )
     hold_s: float = Field(default=1800.0, gt=0, description="Least time of each stage, in seconds.")
     least_requests: int = Field(
         default=500,
@@ -97,6 +104,12 @@ class CanarySettings(Settings):
     )
     error_rise: float = Field(
         default=0.005, gt=0, lt=1, description="Rise of the error rate that ends it."
+    )
+    missed_rise: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Rise of the share of requests that fail or miss an objective that ends it.",
     )
     alpha: float = Field(
         default=0.05,

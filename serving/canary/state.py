@@ -14,6 +14,7 @@ from steersman.serving.canary.tally import (
     E2E,
     ERRORS,
     GUARDS,
+    MISSED,
     TTFT,
     Latencies,
     no_counts,
@@ -22,7 +23,7 @@ from steersman.serving.canary.tally import (
 
 MOST_TRANSITIONS = 200
 MOST_TRIED = 200
-PRIORS = {ERRORS: 0.002, TTFT: 0.01, E2E: 0.01}
+PRIORS = {ERRORS: 0.002, TTFT: 0.01, E2E: 0.01, MISSED: 0.02}
 P99 = 0.99
 
 
@@ -77,7 +78,11 @@ class Figures(BaseModel):
 
     def error_rate(self, arm: str) -> float:
         """Share that failed; NaN of nothing."""
-        outcomes, bad = self.seen[arm][ERRORS]
+        return self.rate(arm, ERRORS)
+
+    def rate(self, arm: str, guard: str) -> float:
+        """Share that was bad; NaN of nothing."""
+        outcomes, bad = self.seen[arm].get(guard, (0, 0))
         return bad / outcomes if outcomes else math.nan
 
     def p99_s(self, arm: str, guard: str) -> float:
@@ -101,6 +106,10 @@ class CanaryState(BaseModel):
     stage_since_unix_s: float = 0.0
     tests: dict[str, RateTest] = Field(default_factory=dict)
     """By guard; of the whole canary."""
+    frozen: dict[str, RateTest] = Field(default_factory=dict)
+    """By guard; of the last stage, against what the champion had shown before it."""
+    last: dict[str, RateTest] = Field(default_factory=dict)
+    """Of the last stage alone: in `tests` bets on a fault that comes late have been lost before."""
     block_tests: dict[str, BlockTest] = Field(default_factory=dict)
     blocks: list[Block] = Field(default_factory=list)
     """Those that are not over."""
@@ -133,6 +142,7 @@ class CanaryState(BaseModel):
         self.tests = {guard: RateTest(PRIORS[guard]) for guard in GUARDS}
         self.block_tests = {guard: BlockTest() for guard in GUARDS}
         self.blocks, self.limits_s = [], {}
+        self.frozen, self.last = {}, {}
         self.figures, self.reference = Figures(), Figures()
         self.start_asked_by = ""
 

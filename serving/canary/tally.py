@@ -13,8 +13,10 @@ ARMS = (CHAMPION, CHALLENGER)
 ERRORS = "errors"
 TTFT = "ttft"
 E2E = "e2e"
-GUARDS = (ERRORS, TTFT, E2E)
-"""What is guarded: share of failures, and share of latencies above the champion's p99."""
+MISSED = "missed"
+GUARDS = (ERRORS, TTFT, E2E, MISSED)
+"""What is guarded: share of failures, of latencies above the champion's p99, and of requests that failed
+or missed an objective of theirs."""
 
 Counts = dict[str, list[int]]
 """Guard → [outcomes, bad ones]."""
@@ -87,7 +89,8 @@ class Tally:
 def add_counts(to: Counts, more: Counts) -> None:
     """Add in place."""
     for guard, (outcomes, bad) in more.items():
-        to[guard] = [to[guard][0] + outcomes, to[guard][1] + bad]
+        known = to.get(guard, [0, 0])  # what was kept by an earlier version may lack one
+        to[guard] = [known[0] + outcomes, known[1] + bad]
 
 
 def add_buckets(to: dict[int, int], more: dict[int, int]) -> None:

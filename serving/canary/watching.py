@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from steersman.serving.canary.tally import E2E, ERRORS, TTFT, Lot, Tally
+from steersman.serving.canary.tally import E2E, ERRORS, GUARDS, MISSED, TTFT, Lot, Tally
 from steersman.serving.exchange import Exchange
 from steersman.traces.schema import Outcome, Status
 
@@ -31,6 +31,9 @@ class Watched:
     lot: Lot | None
     counts: bool
     """Not in the washout of a switchback."""
+    ttft_slo_s: float = math.inf
+    """Its objectives; infinite, or NaN, for none."""
+    tpot_slo_s: float = math.inf
     late: set[str] = field(default_factory=set)
     """Guards that know already."""
 
@@ -42,9 +45,7 @@ class Watching:
         self.tally = Tally()
         """Since it was last taken."""
         self._on_the_way: dict[int, Watched] = {}
-        self._bad: dict[str, OrderedDict[str, None]] = {
-            guard: OrderedDict() for guard in (ERRORS, TTFT, E2E)
-        }
+        self._bad: dict[str, OrderedDict[str, None]] = {guard: OrderedDict() for guard in GUARDS}
 
     def restart(self) -> None:
         """Another canary begins; what is on its way is of the last one."""
@@ -79,6 +80,9 @@ class Watching:
         bad = bool(failed) or faulty
         self._tell(watched, ERRORS, bad=bad)
         self.tally.see(watched.arm, ERRORS, bad=bad)
+        missed = outcome.ttft_s > watched.ttft_slo_s or outcome.tpot_s > watched.tpot_slo_s
+        if failed or math.isfinite(outcome.ttft_s):  # of an answer in one piece neither is known
+            self._objectives(watched, missed=bool(failed) or missed)
         if not failed:
             for guard, seconds in ((TTFT, outcome.ttft_s), (E2E, outcome.e2e_s)):
                 if math.isfinite(seconds):
@@ -94,6 +98,8 @@ class Watching:
             streams = exchange.prepared.request.stream and exchange.first_token_s is None
             if streams and age_s > limits_s.get(TTFT, math.inf):
                 self._late(watched, TTFT)
+            if streams and age_s > watched.ttft_slo_s:
+                self._objectives(watched, missed=True)
             if age_s > limits_s.get(E2E, math.inf):
                 self._late(watched, E2E)
 
@@ -101,6 +107,13 @@ class Watching:
         if guard not in watched.late:
             self._tell(watched, guard, bad=True)
             watched.late.add(guard)
+
+    def _objectives(self, watched: Watched, *, missed: bool) -> None:
+        """Once: a missed one is known before the request ends."""
+        if MISSED not in watched.late:
+            watched.late.add(MISSED)
+            self._tell(watched, MISSED, bad=missed)
+            self.tally.see(watched.arm, MISSED, bad=missed)
 
     def _compare(self, watched: Watched, guard: str, seconds: float, limits_s: dict[str, float]) -> None:
         limit_s = limits_s.get(guard)

@@ -48,10 +48,12 @@ def rows(story: Story) -> list[Row]:
         ),
         row(
             "p99_ttft_ratio.after_promotion",
-            story.after_s / story.before_s,
+            None if story.p99 is None else story.p99.ratio,
             "ratio",
             "the same requests after and before, one run each"
             + ("" if story.promoted else "; not all gates were passed"),
+            lo=None if story.p99 is None else story.p99.lo,
+            hi=None if story.p99 is None else story.p99.hi,
         ),
         row(
             "p99_ttft_ratio.in_canary",

@@ -12,15 +12,18 @@ class RehearsalSettings(Settings):
 
     scenario: str = Field("demo", description="cluster that is emulated, and its traffic")
     load: float = Field(
-        0.48, gt=0, le=1.5, description="arrival rate over saturation, before the change"
+        0.50, gt=0, le=1.5, description="arrival rate over saturation, before the change"
     )
     slowdowns: tuple[float, ...] = Field(
         (2.5, 1.6, 1.0, 1.0), description="by replica: how many times as long it takes after the change"
     )
     before: int = Field(500, ge=20, description="requests before the change")
     judged: int = Field(1200, ge=100, description="requests after the change, served by both models")
+    settling: int = Field(
+        200, ge=0, description="of those, the first that do not count: queues are filling"
+    )
     shadow: int = Field(600, ge=20, description="requests that a challenger looks on at")
-    chunk: int = Field(100, ge=10, description="requests between two looks at a canary")
+    chunk: int = Field(200, ge=10, description="requests between two looks at a canary")
     most: int = Field(3000, ge=50, description="requests of a canary, at most")
     shares: tuple[float, ...] = Field((0.05, 0.2, 0.5, 1.0), description="stages of the canary")
     hold_s: float = Field(10.0, gt=0, description="least time of a stage")
@@ -44,6 +47,7 @@ def quick() -> RehearsalSettings:
     return RehearsalSettings(
         before=30,
         judged=260,
+        settling=20,
         shadow=20,
         chunk=30,
         most=90,

@@ -86,15 +86,15 @@ class Site:
     @contextmanager
     def router(
         self,
+        guard: GuardSettings,
         name: str = ROUTER,
         *,
-        guard: GuardSettings | None = None,
         sections: Mapping[str, Any] | None = None,
     ) -> Iterator[int]:
         """A router in front of the backends; yields its process id.
 
         Args:
-            guard: of challengers that are tried; None: the router's own.
+            guard: of champion and challenger alike.
             sections: those that differ from the rehearsal's configuration.
         """
         path = self.directory / f"{name}.yaml"
@@ -215,15 +215,13 @@ class Site:
         for family in text_string_to_metric_families(text):
             yield from family.samples
 
-    def _configuration(self, guard: GuardSettings | None) -> dict[str, Any]:
+    def _configuration(self, guard: GuardSettings) -> dict[str, Any]:
         settings, served = self.settings, self.registry.served
         challenger = str(served.directory(CHALLENGER))
         common = router_settings(self.stage, "learned")
         # On a machine that does other things too, a decision may be kept waiting for a processor.
         common["bundle"] |= {"watch_interval_s": 0.2, "latency_budget_ms": 0}
-        tried: dict[str, Any] = {"bundle": challenger}
-        if guard is not None:
-            tried["guard"] = guard.model_dump(mode="json")
+        common["guard"] = guard.model_dump(mode="json")
         return common | {
             "outcome_log": {"directory": str(self.log)},
             "shadow": {
@@ -234,7 +232,7 @@ class Site:
             },
             "canary": {
                 "enabled": True,
-                "challenger": tried,
+                "challenger": {"bundle": challenger},
                 "start": "manual",
                 "shares": list(settings.shares),
                 "hold_s": settings.hold_s,

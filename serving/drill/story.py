@@ -33,7 +33,7 @@ from steersman.agents.retrain.settings import load_retrain_settings
 from steersman.predictors.bundle import Bundle, load_bundle
 from steersman.serving.canary.commands import Command
 from steersman.serving.canary.state import Phase, Transition
-from steersman.serving.drill.figures import Drift, Harm, drift, harm, p99_ttft_s
+from steersman.serving.drill.figures import Drift, Harm, P99Ratio, drift, harm, p99_ratio
 from steersman.serving.drill.incumbent import incumbent
 from steersman.serving.drill.sign_error import with_sign_error
 from steersman.serving.drill.site import Progress, Site
@@ -55,7 +55,9 @@ LOOSE = GuardSettings(
     cost_slack=1e9,
     latch_trips=10**9,
 )
-"""Overrules nothing that can be chosen at all: what the bad challenger is served with."""
+"""Overrules nothing that can be chosen at all. Everybody in the story is served with it, so that models
+are compared and not what saves them: a guard overrules the old rule once replicas are slower, and a
+bad challenger nearly always."""
 Bars = Callable[[str, int], AbstractContextManager[Progress]]
 """Shows how far an act is; called with its name and its requests."""
 
@@ -85,10 +87,8 @@ class Story:
     transitions: list[Transition] = field(default_factory=list)
     promoted: bool = False
     """Whether the challenger became champion with all gates passed."""
-    before_s: float = float("nan")
-    """p99 of TTFT after the change, under the rule."""
-    after_s: float = float("nan")
-    """The same requests under the new champion."""
+    p99: P99Ratio | None = None
+    """Of TTFT after the change, under the rule and under the new champion."""
     harm: Harm = field(default_factory=lambda: Harm(0, 0, 0))
     stopped: str = ""
     """What stopped the bad challenger."""
@@ -117,7 +117,7 @@ class Rehearsal:
         """From the first request to the last."""
         site, settings = self._site, self._settings
         self._install_incumbent()
-        with site.router():
+        with site.router(LOOSE):
             self._follow()
             site.warm_up(site.trace(20, seed=90))
             self._act("as it was", settings.before, seed=2)
@@ -127,18 +127,16 @@ class Rehearsal:
             self._learn()
             self._follow()
             self._act("looking on", settings.shadow, seed=4)
-            self._report("retrained", GuardSettings())
+            self._report("retrained")
             self._try("retrained", seed=100)
             self._conclude()
             self._act(RENEWED, settings.judged, seed=3)
             self._compare()
-        with site.router("router-bad", guard=LOOSE):
-            began_s = time.time()
             self._bring_bad_one()
             self._act("bad one looks on", settings.shadow, seed=5)
-            self._report("bad", LOOSE)
+            self._report("bad")
             self._try("bad", seed=200)
-            self._count_harm(began_s)
+            self._count_harm()
             self._roll_back()
         self._price_log()
         self.story.dr_error = known_case().dr_error
@@ -188,7 +186,6 @@ class Rehearsal:
 
     def _notice(self) -> None:
         story, site = self.story, self._site
-        story.before_s = p99_ttft_s(story.acts[-1].result)
         story.drift = drift(site.records(), story.changed_unix_s)
         alarms = site.metric("steersman_prediction_drift_alarms_total")
         if story.drift is None:
@@ -222,8 +219,8 @@ class Rehearsal:
             f"{_plain(made.evidence.verdict)} ({made.evidence.reasons[0]})",
         )
 
-    def _report(self, name: str, guard: GuardSettings) -> None:
-        """The shadow report of the challenger that looks on, with the guard it would serve with."""
+    def _report(self, name: str) -> None:
+        """The shadow report of the challenger that looks on."""
         site, settings = self._site, self._settings
         challenger = _served(site, CHALLENGER)
         records = site.records(self.story.changed_unix_s)
@@ -232,10 +229,10 @@ class Rehearsal:
             seeds=tuple(range(settings.streams)),
             requests=settings.judged,
             thresholds=Thresholds(decisions=settings.least_decisions),
-            guard=guard,
+            guard=LOOSE,
             jobs=self._retraining.jobs,
         )
-        champion = bundle_contestant(_served(site, CHAMPION), guard)
+        champion = bundle_contestant(_served(site, CHAMPION), LOOSE)
         found = study(records, opinions, challenger, champion, plan, now_unix_s=time.time())
         evidence = found.evidence
         self.story.shadows[name] = evidence
@@ -301,12 +298,15 @@ class Rehearsal:
             self._note("promotion", f"by override: {error}")
 
     def _compare(self) -> None:
-        story = self.story
-        story.after_s = p99_ttft_s(story.acts[-1].result)
+        story, settings = self.story, self._settings
+        before = next(act for act in story.acts if act.name == CHANGED)
+        story.p99 = found = p99_ratio(
+            before.result, story.acts[-1].result, settling=settings.settling, seed=settings.seed
+        )
         self._note(
             "p99 of TTFT",
-            f"{story.before_s:.2f} s before, {story.after_s:.2f} s after the promotion, of the same "
-            "requests",
+            f"{found.before_s:.2f} s before, {found.after_s:.2f} s after the promotion, of the same "
+            f"requests: a ratio of {found.ratio:.2f} [{found.lo:.2f}, {found.hi:.2f}]",
         )
 
     def _bring_bad_one(self) -> None:
@@ -333,13 +333,15 @@ class Rehearsal:
         self._follow()
         self._note(
             "bad challenger",
-            f"{bad.version}: sound when it was evaluated, a sign lost at its export; served without the "
-            "guard, which would overrule it",
+            f"{bad.version}: sound when it was evaluated, a sign lost at its export",
         )
 
-    def _count_harm(self, since_s: float) -> None:
+    def _count_harm(self) -> None:
+        """From the start of its canary to the end."""
         story = self.story
-        story.harm = counted = harm(self._site.records(since_s))
+        began_s = max(one.at_unix_s for one in story.transitions if one.what == "started")
+        ended_s = story.transitions[-1].at_unix_s
+        story.harm = counted = harm(self._site.records(began_s), began_s, ended_s)
         phase = self._site.canary_state().phase
         by = ["shadow"] if story.shadows["bad"].verdict == "worse" else []
         by += ["canary"] if phase is Phase.ROLLED_BACK else []
@@ -378,7 +380,7 @@ class Rehearsal:
         spent: dict[str, float] = {}
         for name, directory in (("without", ""), ("with", str(site.directory / "priced"))):
             sections = {"outcome_log": {"directory": directory}, "shadow": off, "canary": off}
-            with site.router(f"router-{name}-log", sections=sections) as pid:
+            with site.router(LOOSE, f"router-{name}-log", sections=sections) as pid:
                 site.warm_up(trace)
                 before_s = site.cpu_s(pid)
                 with self._bars(f"{name} outcome log", len(trace)) as advance:

@@ -7,6 +7,7 @@ All of them are gone when `Children` closes, also after an error or Ctrl-C.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05
 LOG_LINES_SHOWN = 3
+LEAST_PORT, MOST_PORT = 10_000, 32_000
 
 
 class Children:
@@ -104,12 +106,14 @@ class Children:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` consecutive loopback ports nobody listens on now."""
+    """The first of `count` consecutive loopback ports nobody listens on now.
+
+    From below those that systems hand out to connections (from 32768 on Linux): another process's next
+    connection would take one of these before it is listened on.
+    """
     for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
-        if first + count < 65_536 and all(_is_free(port) for port in range(first, first + count)):
+        first = LEAST_PORT + secrets.randbelow(MOST_PORT - LEAST_PORT - count)
+        if all(_is_free(port) for port in range(first, first + count)):
             return first
     raise BackendError(f"no {count} consecutive free ports on loopback; stop some servers")
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import torch
 
 from steersman.agents.evaluate.contestants import contestants
 from steersman.agents.evaluate.run import Protocol, evaluate
+from steersman.agents.evaluate.tune import TUNING
+from steersman.agents.evaluate.tuning import TuningPlan
 from steersman.agents.learned.check import Checker
 from steersman.agents.learned.config import CounterfactualSettings, NetworkSettings
 from steersman.agents.learned.counterfactual import collect
@@ -80,6 +83,23 @@ def test_an_evaluation_has_the_same_figures(crew: RayCrew) -> None:
     with working(None):
         here = evaluate(policies, [scenario], protocol)
     assert evaluate(policies, [scenario], protocol, jobs=2) == here
+
+
+def test_tuning_finds_the_same_constants_and_writes_them_here(crew: RayCrew, tmp_path: Path) -> None:
+    scenarios = [
+        replace(load_scenario("tiny"), name=name, saturation_rps=rps)
+        for name, rps in (("a", 14.0), ("b", 9.0))
+    ]
+    short = replace(TUNING, loads=(1.1,), requests=40, warmup_s=3.0, tail_s=0.0)
+    plan = TuningPlan(("prequal",), tuple(scenarios), protocol=short, evaluations=10)
+    here, there = (replace(plan, folder=tmp_path / name) for name in ("here", "there"))
+    runs: list[float] = []
+    with working(None):
+        alone = here.carry_out(1, lambda done: None)
+    shared = there.carry_out(2, runs.append)
+    assert [one.tuned for one in shared] == [one.tuned for one in alone]
+    assert [one.path.read_text() for one in shared] == [one.path.read_text() for one in alone]
+    assert sum(runs) == pytest.approx(22)
 
 
 def test_practice_and_checks_have_the_same_results(crew: RayCrew) -> None:

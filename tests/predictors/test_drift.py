@@ -48,6 +48,19 @@ def test_a_change_of_forty_percent_shows_soon(name: str, shift: float) -> None:
     assert detector.statistic > 1.0
 
 
+def test_when_it_began_is_known_well_enough() -> None:
+    """Before the alarm, by about as many outcomes as came since the change."""
+    detector, rng, came = DriftDetector(), np.random.default_rng(4), 0
+    for residual in rng.normal(0.0, 0.2, REFERENCE_OUTCOMES + 300).tolist():
+        detector.observe(residual)
+    for residual in rng.normal(0.4, 0.2, 100).tolist():
+        came += 1
+        if detector.observe(residual):
+            break
+    assert detector.drifted
+    assert 0.7 * came <= detector.run <= came + 25
+
+
 def test_errors_that_grow_in_both_directions_show_too() -> None:
     detector, rng = DriftDetector(), np.random.default_rng(3)
     for residual in rng.normal(0.0, 0.2, REFERENCE_OUTCOMES).tolist():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import pytest
 
+from steersman.env.profiles import load_profile
 from steersman.predictors import ledger as L
 from steersman.predictors.drift import REFERENCE_OUTCOMES
+from steersman.serving.backend_settings import BackendSettings
+from steersman.serving.config import HealthSettings
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.online import OnlineErrors
+from steersman.serving.replica import Replica
+from steersman.serving.trust_settings import BreakerSettings
 from tests.serving.backends import completion, events, reset, stream, whole
 from tests.serving.harness import chat, rig
 
@@ -77,6 +83,30 @@ def test_drift_is_counted_once_until_other_models_serve() -> None:
     errors.restart()
     assert errors.drifted == []
     assert sample("mdape", "ttft") + " NaN" in metrics.page().decode()
+
+
+def test_a_replica_that_takes_longer_is_told_though_predictions_are_corrected() -> None:
+    """And forgotten with the replica."""
+    metrics = RouterMetrics()
+    errors = OnlineErrors(metrics)
+    settings = BackendSettings(url="http://127.0.0.1:1")
+    one, other = (
+        Replica(i, settings, load_profile(HARDWARE), HealthSettings(), BreakerSettings(), {}, {})
+        for i in range(2)
+    )
+    for factor, outcomes in ((1.0, 80), (2.5, 30)):
+        for _ in range(outcomes):
+            errors.compare(("m", HARDWARE, "tpot"), 0.01 * factor, 0.01 * factor, 0.02 * factor)
+            errors.keep_pace("m", one, "tpot", 0.01 * factor, 0.01)
+            errors.keep_pace("m", other, "tpot", 0.01, 0.01)
+    assert errors.drifted == [("m", HARDWARE, "raw_tpot")]
+    assert sample("drift_alarms_total", "raw_tpot") + " 1.0" in metrics.page().decode()
+    errors.restart()
+    assert errors.drifted == []
+    assert sample("drift", "raw_tpot") in metrics.page().decode()
+    del one, other
+    gc.collect()
+    assert sample("drift", "raw_tpot") not in metrics.page().decode()
 
 
 @pytest.mark.parametrize("actual", [0.0, -1.0, math.nan, math.inf])

@@ -17,7 +17,7 @@ from steersman.predictors.wording import word_buckets
 from steersman.traces.outcome_log import OutcomeRecord, read_outcomes, segments
 from steersman.traces.readers import load_trace
 from steersman.traces.schema import Priority, Status
-from tests.serving.backends import completion, events, reset, silent, stream, whole
+from tests.serving.backends import Received, completion, events, reset, silent, stream, whole
 from tests.serving.harness import Routed, chat, eventually, rig, routing, settings_for
 
 SECRET_TEXT = "the launch code is 0000"
@@ -99,7 +99,7 @@ async def test_every_way_to_end_is_logged(tmp_path: Path) -> None:
     assert records[4].output_tokens == 3
 
 
-async def test_a_retry_is_one_record(tmp_path: Path) -> None:
+async def test_a_retry_is_one_record_and_one_of_each_attempt_before(tmp_path: Path) -> None:
     async with rig(reset, whole(completion()), outcome_log={"directory": str(tmp_path)}) as (
         router,
         fleet,
@@ -112,6 +112,32 @@ async def test_a_retry_is_one_record(tmp_path: Path) -> None:
     assert sum(record.retries for record in records) == retried >= 1
     assert {record.served_by for record in records} == {"b1"}
     assert all(record.mask.tolist() == [False, True] for record in records if record.retries)
+    every = list(read_outcomes(tmp_path, attempts=True))
+    earlier = [record for record in every if record.superseded]
+    assert len(every) == len(records) + retried
+    assert {record.request_id for record in earlier} <= {record.request_id for record in records}
+    for record in earlier:
+        assert (record.status, record.error, record.served_by) == (Status.FAILED, "connection", "b0")
+        assert (record.propensity, record.retries, record.output_tokens) == (1.0, 0, 0)
+        assert record.mask.tolist() == [True, True]
+        assert math.isnan(record.ttft_s)
+
+
+async def test_of_two_attempts_at_once_both_decisions_are_kept(tmp_path: Path) -> None:
+    never = asyncio.Event()
+
+    async def late(request: Received, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+
+    hedging = {"enabled": True, "least_wait_s": 0.05}
+    sections = {"outcome_log": {"directory": str(tmp_path)}, "hedging": hedging}
+    async with rig(late, stream(events(3)), **sections) as (router, _):
+        await router.post(chat(stream=True))
+    first, last = read_outcomes(tmp_path, attempts=True)
+    assert (first.replica_id, first.status, first.error) == ("b0", Status.CANCELLED, "overtaken")
+    assert (last.replica_id, last.status) == ("b1", Status.OK)
+    assert first.superseded
+    assert read(tmp_path)[0].served_by == "b1"
 
 
 async def test_the_log_is_a_trace(tmp_path: Path) -> None:

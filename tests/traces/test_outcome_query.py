@@ -9,8 +9,15 @@ import pytest
 
 from steersman.traces.errors import ConfigError, TraceError
 from steersman.traces.outcome_compaction import compact
-from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord, segments
+from steersman.traces.outcome_log import (
+    OutcomeLogWriter,
+    OutcomeRecord,
+    read_newest,
+    read_outcomes,
+    segments,
+)
 from steersman.traces.outcome_query import query
+from steersman.traces.schema import Status
 
 
 def _write(directory: Path, first: int, count: int = 5, text: str | None = None) -> None:
@@ -34,6 +41,22 @@ def test_compacted_and_framed_segments_are_one_table(tmp_path: Path) -> None:
     assert (ids.rows, ids.cut) == ([("r0",), ("r1",), ("r2",)], True)
     one = query(segments(tmp_path)[1], "select min(input_tokens) from outcomes")
     assert one.rows == [(5,)]
+
+
+def test_attempts_before_the_last_are_not_outcomes(tmp_path: Path) -> None:
+    """Neither from frames nor from tables, nor where it is not asked for that field."""
+    for form in ("frames", "table"):
+        log = tmp_path / form
+        with OutcomeLogWriter(log) as writer:
+            for superseded in (True, False):
+                writer.append(OutcomeRecord("r", 1.0, 5, status=Status.OK, superseded=superseded))
+        if form == "table":
+            compact(log)
+        assert query(log, "select count(*) from outcomes").rows == [(1,)]
+        assert query(log, "select superseded from attempts").rows == [(True,), (False,)]
+        assert [r.superseded for r in read_outcomes(log, only={"status"})] == [False]
+        assert len(list(read_outcomes(log, attempts=True))) == 2
+        assert read_newest(log, 5, lambda record: record.superseded) == [False]
 
 
 def test_text_is_in_a_view_of_its_own(tmp_path: Path) -> None:

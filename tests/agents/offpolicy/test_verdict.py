@@ -74,6 +74,25 @@ def test_one_estimator_alone_does_not_object() -> None:
     assert judge(decisions(900), GOOD, TRUE, (FINE,), mixed, ASKS)[0] == "better"
 
 
+def test_what_the_guard_decided_speaks_for_the_guard() -> None:
+    said = ShadowRecord("a", 0.0, "v", fallback_reason="slow_choice")
+    for overruled_of_ten, replayed in ((6, 0.1), (1, 0.6)):
+        matched = decisions(900)
+        opinions = tuple(
+            said if i % 10 < overruled_of_ten else own for i, own in enumerate(matched.opinions)
+        )
+        matched = replace(matched, opinions=opinions)
+        for ratio, expected in ((GOOD, "insufficient"), (BAD, "worse")):
+            found, reasons = judge(
+                matched, ratio, TRUE, (FINE,), estimates(SAME), ASKS, overruled=replayed
+            )
+            assert found == expected
+            assert any("the guard is what was judged" in reason for reason in reasons)
+    found, reasons = judge(decisions(900), GOOD, TRUE, (FINE,), estimates(SAME), ASKS, overruled=0.2)
+    assert found == "better"
+    assert any("20% of those in the replay" in reason for reason in reasons)
+
+
 def test_predictions_have_to_hold() -> None:
     worse = predictions(Ratio(1.3, 1.2, 1.4), "tpot")
     found, reasons = judge(decisions(900), GOOD, TRUE, (FINE, worse), estimates(SAME), ASKS)

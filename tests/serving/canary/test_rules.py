@@ -14,7 +14,7 @@ from steersman.serving.canary import rules
 from steersman.serving.canary.settings import CanarySettings
 from steersman.serving.canary.split import lot_at
 from steersman.serving.canary.state import CanaryState, Phase, read_state
-from steersman.serving.canary.tally import CHALLENGER, CHAMPION, E2E, ERRORS, TTFT, Tally
+from steersman.serving.canary.tally import CHALLENGER, CHAMPION, E2E, ERRORS, MISSED, TTFT, Tally
 
 BEGAN_S = 1.8e9
 RATE = 20
@@ -30,22 +30,35 @@ class World:
     """Draws outcomes: exponential TTFT, E2E twice that; the challenger's times a factor."""
 
     def __init__(
-        self, seed: int, *, slower: float = 1.0, errors: float = 0.004, more: float = 0.0
+        self,
+        seed: int,
+        *,
+        slower: float = 1.0,
+        errors: float = 0.004,
+        more: float = 0.0,
+        missed: float = 0.0,
     ) -> None:
         self.rng = np.random.default_rng(seed)
         self.slower, self.errors, self.more = slower, errors, more
+        self.missed = missed
+        self.hour = 1.0
+        """Factor on everybody's latencies."""
+        """Share of the challenger's requests beyond the champion's one in a hundred."""
 
     def second(self, state: CanaryState, options: CanarySettings, now_s: float) -> Tally:
         tally, share = Tally(), rules.share_of(state, options)
         blocky = options.split == "switchback"
         lot = lot_at("salt", now_s, options.block_s, share) if blocky else None
-        busy = 1.0 + 0.25 * np.sin(now_s / 300.0)
+        busy = self.hour * (1.0 + 0.25 * np.sin(now_s / 300.0))
         for drawn in self.rng.random(RATE):
             is_challenger = lot.challenger if lot else drawn < share
             arm = CHALLENGER if is_challenger else CHAMPION
             bad = bool(self.rng.random() < self.errors + self.more * is_challenger)
             tally.judge(arm, ERRORS, bad=bad, lot=lot)
             tally.see(arm, ERRORS, bad=bad)
+            missed = bad or bool(self.rng.random() < 0.01 + self.missed * is_challenger)
+            tally.judge(arm, MISSED, bad=missed, lot=lot)
+            tally.see(arm, MISSED, bad=missed)
             if bad:
                 continue
             ttft_s = self.rng.exponential(0.2) * busy * (self.slower if is_challenger else 1.0)
@@ -85,7 +98,7 @@ def test_a_challenger_that_is_no_different_passes_all_stages_in_their_time() -> 
         ("started", 0.05),
         ("stage", 0.2),
         ("stage", 0.5),
-        ("stage", 1.0),
+        ("stage", 0.98),
         ("promoted", 1.0),
     ]
     made = evidence_of(state)
@@ -112,6 +125,7 @@ def test_hardly_one_that_is_no_different_is_rolled_back() -> None:
     [
         ({"slower": 1.4}, "p99 of"),
         ({"more": 0.02}, "of its requests fail"),
+        ({"missed": 0.15}, "fail or miss an objective"),
     ],
 )
 def test_one_that_is_worse_is_rolled_back_before_it_has_all_traffic(
@@ -134,6 +148,29 @@ def test_one_that_is_much_worse_is_rolled_back_in_the_first_stage() -> None:
     assert seconds < 60
 
 
+def test_one_that_misses_most_objectives_is_stopped_within_some_tens_of_its_requests() -> None:
+    state, _ = run(World(9, missed=0.4), settings())
+    assert (state.phase, state.stage) == (Phase.ROLLED_BACK, 0)
+    assert state.figures.seen[CHALLENGER][MISSED][0] < 40
+
+
+def test_a_state_of_an_earlier_version_goes_on() -> None:
+    """It knew nothing of objectives."""
+    options, world, state = settings(), World(10, missed=0.4), CanaryState()
+    rules.start(state, options, "b2", "b1", BEGAN_S)
+    values = json.loads(state.to_json())
+    for known in (values["tests"], values["block_tests"]):
+        del known[MISSED]
+    for arm in (CHALLENGER, CHAMPION):
+        del values["figures"]["seen"][arm][MISSED]
+    state = read_state(json.dumps(values).encode())
+    for second in range(1, 60):
+        now_s = BEGAN_S + second
+        rules.absorb(state, options, world.second(state, options, now_s), now_s)
+        rules.advance(state, options, now_s)
+    assert "objective" in state.transitions[-1].reason
+
+
 def test_what_is_worse_by_little_is_let_pass() -> None:
     """Beyond chance, in the end, but not by as much as matters."""
     state, _ = run(World(2, more=0.002), settings(p99_rise=0.5, error_rise=0.02, hold_s=300.0))
@@ -147,19 +184,43 @@ def test_one_that_is_faster_is_found_better() -> None:
     assert "exceed the champion's p99" in made.reasons[0]
 
 
-def test_a_fault_that_shows_only_under_all_traffic_is_found_there() -> None:
+@pytest.mark.parametrize(
+    ("control", "fault", "within_s"),
+    [
+        (0.0, {"slower": 3.0}, 40),
+        (0.02, {"slower": 5.0}, 150),
+        (0.02, {"missed": 0.4}, 5),
+        (0.02, {"more": 0.2}, 5),
+    ],
+)
+def test_a_fault_that_shows_only_under_all_traffic_is_found_there(
+    control: float, fault: dict[str, float], within_s: int
+) -> None:
     world = World(4)
-    options, state = settings(), CanaryState()
+    options, state = settings(control=control), CanaryState()
     rules.start(state, options, "b2", "b1", BEGAN_S)
     for second in range(1, 801):
         now_s = BEGAN_S + second
-        world.slower = 3.0 if state.stage == 3 else 1.0
+        if state.stage == 3:
+            vars(world).update(fault)
         rules.absorb(state, options, world.second(state, options, now_s), now_s)
         rules.advance(state, options, now_s)
         if not state.running:
             break
     assert (state.phase, state.stage) == (Phase.ROLLED_BACK, 3)
-    assert second < 640
+    assert second - 600 < within_s
+
+
+def test_a_busier_hour_is_no_fault_where_there_is_a_control() -> None:
+    for control, phase in ((0.02, Phase.PROMOTED), (0.0, Phase.ROLLED_BACK)):
+        world, options, state = World(11), settings(control=control), CanaryState()
+        rules.start(state, options, "b2", "b1", BEGAN_S)
+        for second in range(1, 801):
+            world.hour = 2.5 if state.stage == 3 else 1.0
+            now_s = BEGAN_S + second
+            rules.absorb(state, options, world.second(state, options, now_s), now_s)
+            rules.advance(state, options, now_s)
+        assert state.phase is phase
 
 
 def test_a_stage_waits_for_enough_requests() -> None:

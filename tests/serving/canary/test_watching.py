@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from steersman.serving.canary.tally import CHALLENGER, CHAMPION, E2E, ERRORS, TTFT, Lot
+from steersman.serving.canary.tally import CHALLENGER, CHAMPION, E2E, ERRORS, MISSED, TTFT, Lot
 from steersman.serving.canary.watching import Watched, Watching
 from steersman.traces.schema import Outcome, Status
 
@@ -98,6 +98,38 @@ def test_code_that_failed_is_a_failure_though_the_client_has_its_answer() -> Non
     watching = Watching()
     assert watching.end(begin(watching), outcome(), LIMITS, faulty=True) == (CHALLENGER, True)
     assert counted(watching, ERRORS) == [1, 1]
+
+
+def test_an_objective_that_is_missed_counts_as_soon_as_it_is() -> None:
+    watching = Watching()
+    made = exchange()
+    watching.begin(
+        Watched(made, CHALLENGER, "r", False, None, counts=True, ttft_slo_s=1.0, tpot_slo_s=0.05)
+    )
+    watching.look(1.1, {})
+    watching.look(1.2, {})
+    watching.end(made, outcome(ttft_s=1.3), {}, faulty=False)
+    assert counted(watching, MISSED) == watching.tally.seen[CHALLENGER][MISSED] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("told", "missed"),
+    [
+        ({"ttft_s": 0.5}, [1, 0]),
+        ({"ttft_s": 1.5}, [1, 1]),
+        ({"ttft_s": NAN}, [0, 0]),  # in one piece: nobody knows
+        ({"status": Status.FAILED, "ttft_s": NAN}, [1, 1]),
+        ({"status": Status.CANCELLED, "ttft_s": 1.5}, [0, 0]),
+    ],
+)
+def test_whether_objectives_were_met_is_told_at_the_end(told: Any, missed: list[int]) -> None:
+    watching = Watching()
+    made = exchange()
+    watching.begin(
+        Watched(made, CHALLENGER, "r", False, None, counts=True, ttft_slo_s=1.0, tpot_slo_s=NAN)
+    )
+    watching.end(made, outcome(**told), {}, faulty=False)
+    assert counted(watching, MISSED) == missed
 
 
 def test_without_limits_nothing_is_late() -> None:

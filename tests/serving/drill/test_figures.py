@@ -11,7 +11,7 @@ import pytest
 from steersman.agents.evidence import Evidence
 from steersman.agents.report.page import render
 from steersman.serving.canary.state import Transition
-from steersman.serving.drill.figures import Harm, drift, harm
+from steersman.serving.drill.figures import Harm, P99Ratio, drift, harm, p99_ratio
 from steersman.serving.drill.report import page, rows
 from steersman.serving.drill.settings import RehearsalSettings, quick
 from steersman.serving.drill.story import Act, Story
@@ -43,7 +43,11 @@ def test_harm_is_what_the_challenger_served_badly() -> None:
             replace(GOOD, arm="challenger", status=Status.FAILED),
             replace(GOOD, arm="challenger", status=Status.REJECTED),
             replace(GOOD, arm="challenger", ttft_slo_s=math.nan),
-        ]
+            replace(late, arm="challenger", arrival_unix_s=START_UNIX_S - 1.0),
+            replace(late, arm="challenger", arrival_unix_s=START_UNIX_S + 10.0),
+        ],
+        START_UNIX_S,
+        START_UNIX_S + 9.0,
     )
     assert counted == Harm(requests=11, served=4, harmed=2)
     assert counted.fraction == pytest.approx(2 / 11)
@@ -58,7 +62,8 @@ def test_drift_is_counted_from_the_change() -> None:
     records = simulated_log(trace, load_scenario("demo").replicas, slow_at=(at_s, 2.5))
     found = drift(records, START_UNIX_S + at_s)
     assert found is not None
-    assert 5 <= found.requests <= 450
+    assert 5 <= found.requests <= 100
+    assert found.what.startswith("raw_")
     assert found.seconds > 0.0
     assert drift(records[:400], START_UNIX_S + at_s) is None
 
@@ -118,8 +123,7 @@ def test_the_story_is_told_on_one_page_with_its_figures() -> None:
                 reason="p99",
             )
         ],
-        before_s=2.0,
-        after_s=1.5,
+        p99=P99Ratio(2.0, 1.5, 0.6, 0.9),
         promoted=True,
         harm=Harm(1000, 40, 12),
         rollback_s=3.5,
@@ -140,6 +144,16 @@ def test_the_story_is_told_on_one_page_with_its_figures() -> None:
     for told in ("slower from now on", "rolled back", "1.20 %", "&lt;everywhere&gt;", "new champion"):
         assert told in html
     assert html.count("<svg") >= 2
+
+
+def test_the_same_requests_are_compared_without_those_that_came_first() -> None:
+    before, after = result(2.0, 400), result(1.0, 400)
+    before.ttft_s[:40] = 100.0
+    found = p99_ratio(before, after, settling=40, seed=0)
+    assert found.ratio == pytest.approx(0.5, rel=0.01)
+    assert found.lo <= found.ratio <= found.hi
+    assert found.hi - found.lo < 0.05, "the same blocks of both"
+    assert p99_ratio(before, after, settling=0, seed=0).ratio < 0.1
 
 
 def test_the_short_story_is_short() -> None:
