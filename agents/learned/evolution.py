@@ -5,12 +5,12 @@ what they do and not by whom they met. The search is CMA-ES (Hansen and Ostermei
 derandomized self-adaptation in evolution strategies", 2001): it needs only the order of the candidates,
 and grows along directions that keep paying. What is compared is
 
-    mean over clusters of  clip(d log J, ± most_difference) + clip(tail_weight * d log T, ± most_difference)
+    mean over clusters of  clip(d log J) + clip(tail_weight * d log T),  both to ± most_difference
 
 where T is the tail, the mean TTFT of the slowest requests, and d the difference from the median over the
 candidates. J alone lets requests of the lower classes wait as long as it takes; T keeps them in mind.
-Clipped, since near saturation a few episodes run away and would outvote all the others. The result is the mean
-of the search averaged over its last generations, in which single lucky ones do not show.
+Clipped, since near saturation a few episodes run away and would outvote all the others. The result is
+the mean of the search averaged over its last generations, in which single lucky ones do not show.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whole episodes, played by a rule in lockstep: what they cost after they have settled, and their tail."""
+"""Whole episodes, played by a rule in lockstep: their cost and their tail, once they have settled."""
 
 from __future__ import annotations
 
