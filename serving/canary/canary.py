@@ -21,9 +21,11 @@ from steersman.predictors.features import REQUEST_INDEX
 from steersman.serving.canary import rules
 from steersman.serving.canary.arm import Arm
 from steersman.serving.canary.challenger import Challenger, mark_of
+from steersman.serving.canary.counting import absorb
 from steersman.serving.canary.metrics import CanaryMetrics
 from steersman.serving.canary.outage import Outage
 from steersman.serving.canary.settings import Split, Start
+from steersman.serving.canary.share import share_of
 from steersman.serving.canary.split import draw, lot_at, unit_of
 from steersman.serving.canary.state import CanaryState, Phase, Transition
 from steersman.serving.canary.store import CanaryStore, Change, StoreDown
@@ -217,7 +219,7 @@ class Canary:
     ) -> None:
         """One that runs."""
         options = self._settings.canary
-        rules.absorb(state, options, tally, now_unix_s)
+        absorb(state, options, tally, now_unix_s)
         if stop:
             rules.roll_back(state, options, stop, now_unix_s)
         elif mismatch:
@@ -288,7 +290,7 @@ class Canary:
             self._outage = Outage(self._settings.canary.outage)
             self._stop = ""
         self.state = state
-        share = rules.share_of(state, self._settings.canary)
+        share = share_of(state, self._settings.canary)
         ready = self._challenger.models is not None and self._challenger.version == state.challenger
         # A promoted challenger serves until it is champion; one that is tried, against that champion.
         fits = state.phase is Phase.PROMOTED or self._champion_version() == state.champion
@@ -325,7 +327,7 @@ class Canary:
         if self.state.running and not self._stop:
             alone = self.state.model_copy(deep=True)
             options = self._settings.canary
-            rules.absorb(alone, options, self._pending, now_unix_s)
+            absorb(alone, options, self._pending, now_unix_s)
             rules.advance(alone, options, now_unix_s)
             if alone.phase is Phase.ROLLED_BACK:
                 self._stop_here(alone.transitions[-1].reason)

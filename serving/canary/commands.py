@@ -10,7 +10,9 @@ from enum import StrEnum
 from typing import Any
 
 from steersman.serving.canary import rules
+from steersman.serving.canary.finding import alarm_at, figures_of
 from steersman.serving.canary.settings import CanarySettings
+from steersman.serving.canary.share import share_of
 from steersman.serving.canary.state import CanaryState, Phase, Transition
 from steersman.serving.canary.store import Change
 from steersman.traces.errors import ConfigError
@@ -57,7 +59,7 @@ def describe(state: CanaryState, settings: CanarySettings, now_unix_s: float) ->
         "phase": state.phase.value,
         "challenger": state.challenger,
         "champion": state.champion,
-        "share": rules.share_of(state, settings),
+        "share": share_of(state, settings),
         "start_asked_by": state.start_asked_by,
         "history": [one.model_dump() for one in state.transitions],
     }
@@ -69,7 +71,7 @@ def describe(state: CanaryState, settings: CanarySettings, now_unix_s: float) ->
             "hold_s": settings.hold_s,
             "requests": state.figures.outcomes("challenger"),
             "least_requests": settings.least_requests,
-            "alarm_at": rules.alarm_at(settings),
-            "figures": rules.figures_of(state),
+            "alarm_at": alarm_at(settings),
+            "figures": figures_of(state),
         }
     return told

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from steersman.serving.canary.rules import alarm_at, figures_of, share_of
+from steersman.serving.canary.finding import alarm_at, figures_of
 from steersman.serving.canary.settings import CanarySettings
+from steersman.serving.canary.share import share_of
 from steersman.serving.canary.state import CanaryState
 from steersman.serving.canary.tally import ARMS, E2E, GUARDS, TTFT
 

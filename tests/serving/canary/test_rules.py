@@ -11,7 +11,9 @@ import pytest
 
 from steersman.agents.evidence import Evidence
 from steersman.serving.canary import rules
+from steersman.serving.canary.counting import absorb
 from steersman.serving.canary.settings import CanarySettings
+from steersman.serving.canary.share import share_of
 from steersman.serving.canary.split import lot_at
 from steersman.serving.canary.state import CanaryState, Phase, read_state
 from steersman.serving.canary.tally import CHALLENGER, CHAMPION, E2E, ERRORS, MISSED, TTFT, Tally
@@ -46,7 +48,7 @@ class World:
         """Share of the challenger's requests beyond the champion's one in a hundred."""
 
     def second(self, state: CanaryState, options: CanarySettings, now_s: float) -> Tally:
-        tally, share = Tally(), rules.share_of(state, options)
+        tally, share = Tally(), share_of(state, options)
         blocky = options.split == "switchback"
         lot = lot_at("salt", now_s, options.block_s, share) if blocky else None
         busy = self.hour * (1.0 + 0.25 * np.sin(now_s / 300.0))
@@ -77,7 +79,7 @@ def run(
     rules.start(state, options, "b2", "b1", BEGAN_S)
     for second in range(1, most_s + 1):
         now_s = BEGAN_S + second
-        rules.absorb(state, options, world.second(state, options, now_s), now_s)
+        absorb(state, options, world.second(state, options, now_s), now_s)
         rules.advance(state, options, now_s)
         if each is not None:
             each()
@@ -110,7 +112,7 @@ def test_a_challenger_that_is_no_different_passes_all_stages_in_their_time() -> 
     )
     assert made.figures["p99_ttft_ratio"] == pytest.approx(1.0, abs=0.2)
     assert not state.evidence_left
-    assert rules.share_of(state, settings()) == 1.0
+    assert share_of(state, settings()) == 1.0
 
 
 def test_hardly_one_that_is_no_different_is_rolled_back() -> None:
@@ -166,7 +168,7 @@ def test_a_state_of_an_earlier_version_goes_on() -> None:
     state = read_state(json.dumps(values).encode())
     for second in range(1, 60):
         now_s = BEGAN_S + second
-        rules.absorb(state, options, world.second(state, options, now_s), now_s)
+        absorb(state, options, world.second(state, options, now_s), now_s)
         rules.advance(state, options, now_s)
     assert "objective" in state.transitions[-1].reason
 
@@ -203,7 +205,7 @@ def test_a_fault_that_shows_only_under_all_traffic_is_found_there(
         now_s = BEGAN_S + second
         if state.stage == 3:
             vars(world).update(fault)
-        rules.absorb(state, options, world.second(state, options, now_s), now_s)
+        absorb(state, options, world.second(state, options, now_s), now_s)
         rules.advance(state, options, now_s)
         if not state.running:
             break
@@ -218,7 +220,7 @@ def test_a_busier_hour_is_no_fault_where_there_is_a_control() -> None:
         for second in range(1, 801):
             world.hour = 2.5 if state.stage == 3 else 1.0
             now_s = BEGAN_S + second
-            rules.absorb(state, options, world.second(state, options, now_s), now_s)
+            absorb(state, options, world.second(state, options, now_s), now_s)
             rules.advance(state, options, now_s)
         assert state.phase is phase
 
@@ -248,7 +250,7 @@ def test_the_state_goes_through_json_at_every_moment() -> None:
         now_s = BEGAN_S + second
         state = read_state(state.to_json())
         for one, drawn in ((state, world), (plain, twin)):
-            rules.absorb(one, options, drawn.second(one, options, now_s), now_s)
+            absorb(one, options, drawn.second(one, options, now_s), now_s)
             rules.advance(one, options, now_s)
     assert state.to_json() == plain.to_json()
     assert len(state.to_json()) < 60_000
@@ -258,11 +260,11 @@ def test_by_hand() -> None:
     options, state = settings(), CanaryState()
     rules.start(state, options, "b2", "b1", BEGAN_S)
     rules.promote_by_hand(state, options, "me", "it is urgent", BEGAN_S + 5)
-    assert rules.share_of(state, options) == 1.0
+    assert share_of(state, options) == 1.0
     made = evidence_of(state)
     assert (made.kind, made.by, made.reasons[0]) == ("override", "me", "it is urgent")
     rules.finish(state, options, "b2 is champion", BEGAN_S + 9)
-    assert rules.share_of(state, options) == 0.0
+    assert share_of(state, options) == 0.0
     assert [t.what for t in state.transitions] == ["started", "promoted", "done"]
 
 
