@@ -21,9 +21,9 @@ median over rounds.
 
 LiteLLM is asked for 64 streams at most: beyond that its answers take minutes here.
 
-The learned policy is real in size and form but untrained (`decision.py`); `fallback_share` says how
-often its guard did not let it decide, which changes nothing about the work done before. `--bundle` takes
-other models, and saves fitting these.
+The learned policy is the shipped one, the predictors are those of `decision.py`; `fallback_share` says
+how often the guard did not let it decide, which changes nothing about the work done before. `--bundle`
+takes other models, and saves fitting these.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def fitted(scratch: Path) -> Path:
     """Models of a real size, in a new bundle."""
     world = scratch / "world"
     world.mkdir()
-    print("fitting predictors and a network for steersman_learned ...", file=sys.stderr)
+    print("fitting predictors for steersman_learned ...", file=sys.stderr)
     command = [sys.executable, "-c", PREPARE, str(world)]
     subprocess.run(command, cwd=HERE, check=True, capture_output=True)
     return world / "bundle"
