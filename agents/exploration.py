@@ -6,10 +6,13 @@ true whatever the way to it: the learned policy or a fallback, an idle pool or a
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.policy import NO_CANDIDATE, Policy
+from steersman.agents.policy import NO_CANDIDATE, Policy, settle
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.traces.schema import Decision, Observation
 
@@ -66,32 +69,91 @@ class Explorer:
         decision = self.policy.decide(observation)
         if decision.choice == NO_CANDIDATE or decision.propensity < 1.0:
             return decision
-        sound = self._sound(observation)
-        count = np.count_nonzero(sound)
-        if count == 0 or (count == 1 and sound[decision.choice]):
+        mask, ttft_s = observation.mask, observation.replicas[:, _TTFT]
+        # Drawn before anything is counted: nearly always nothing needs to be for the choice.
+        if self._rng.random() >= self.share:
+            return _Kept(decision, self, mask, ttft_s.copy())
+        sound = self._sound(mask, ttft_s)
+        count = int(np.count_nonzero(sound))
+        if _is_alone(decision.choice, sound, count):
             return decision
-        explored = bool(self._rng.random() < self.share)
-        choice = decision.choice
-        if explored:
-            choice = int(np.flatnonzero(sound)[self._rng.integers(count)])
-        by_policy = 1.0 - self.share if choice == decision.choice else 0.0
-        by_chance = self.share / count if sound[choice] else 0.0
+        choice = int(np.flatnonzero(sound)[self._rng.integers(count)])
         return Decision(
             choice,
             decision.policy,
             decision.version,
-            by_policy + by_chance,
+            self.share / count + (1.0 - self.share if choice == decision.choice else 0.0),
             decision.fallback_reason,
             decision.scores,
-            explored,
+            explored=True,
         )
 
-    def _sound(self, observation: Observation) -> NDArray[np.bool_]:
+    def settle(self) -> None:
+        """See `agents.policy.settle`."""
+        settle(self.policy)
+
+    def propensity_of_kept(
+        self, choice: int, mask: NDArray[np.bool_], ttft_s: NDArray[np.float32]
+    ) -> float:
+        """Of the policy's choice, (n,) each."""
+        sound = self._sound(mask, ttft_s)
+        count = int(np.count_nonzero(sound))
+        if _is_alone(choice, sound, count):
+            return 1.0
+        return 1.0 - self.share + (self.share / count if sound[choice] else 0.0)
+
+    def _sound(self, mask: NDArray[np.bool_], ttft_s: NDArray[np.float32]) -> NDArray[np.bool_]:
         """(n,): among whom chance chooses."""
-        mask, ttft_s = observation.mask, observation.replicas[:, _TTFT]
         # The position of the least is found several times as fast as the least under a mask.
         best_s = ttft_s[ttft_s.argmin()]
-        if np.count_nonzero(mask) < len(mask) or np.isnan(best_s):
+        if np.count_nonzero(mask) < len(mask) or math.isnan(best_s):
             best_s = np.fmin.reduce(ttft_s, where=mask, initial=np.inf)
         sound: NDArray[np.bool_] = ttft_s <= self._slow_factor * best_s + self._slow_slack_s
         return mask & sound
+
+
+def _is_alone(choice: int, sound: NDArray[np.bool_], count: int) -> bool:
+    """Whether chance has nobody else to choose: it leaves the decision as it is."""
+    return count == 0 or (count == 1 and bool(sound[choice]))
+
+
+class _Kept(Decision):
+    """The policy's decision, which chance left as it is.
+
+    Only the outcome log asks for its propensity, when the request is long on its way; so it is counted
+    then, from what was seen at the decision.
+
+    Args:
+        decision: the policy's, whose propensity is 1.
+        explorer: who drew.
+        mask, ttft_s: (n,), what was seen; nobody may change them.
+    """
+
+    __slots__ = ("_explorer", "_seen")
+    _explorer: Explorer
+    _seen: tuple[NDArray[np.bool_], NDArray[np.float32]]
+
+    def __init__(
+        self,
+        decision: Decision,
+        explorer: Explorer,
+        mask: NDArray[np.bool_],
+        ttft_s: NDArray[np.float32],
+    ) -> None:
+        put = object.__setattr__
+        put(self, "choice", decision.choice)
+        put(self, "policy", decision.policy)
+        put(self, "version", decision.version)
+        put(self, "fallback_reason", decision.fallback_reason)
+        put(self, "scores", decision.scores)
+        put(self, "explored", False)
+        put(self, "_explorer", explorer)
+        put(self, "_seen", (mask, ttft_s))
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked only for what has not been set yet: the propensity, the first time.
+        if name != "propensity":
+            raise AttributeError(name)
+        known = self._explorer.propensity_of_kept(self.choice, *self._seen)
+        object.__setattr__(self, "propensity", known)
+        return known

@@ -43,6 +43,16 @@ class Policy(Protocol):
         ...
 
 
+def settle(policy: Policy) -> None:
+    """Let a policy do what it has put off until its choice is on its way, if it has a `settle` for that.
+
+    What it decides next must not depend on whether it was asked to.
+    """
+    put_off = getattr(policy, "settle", None)
+    if put_off is not None:
+        put_off()
+
+
 NO_CANDIDATE = -1
 """`Decision.choice` when the mask allows nobody."""
 

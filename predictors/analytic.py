@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from steersman.predictors import ledger as L
 
 Array = NDArray[np.float64]
+Columns = tuple[Array, ...]
+"""Of the state, STATE_WIDTH of them, (..., n) each."""
 
 # One decision is a hundred operations on a few numbers each: what they cost is the calls. So numbers
 # that many of them take are arrays without dimensions, which numpy is quicker to accept than Python's,
@@ -57,6 +59,7 @@ TERM_WEIGHTS = (
     REUSE_WEIGHT,
 )
 """In the order of `Terms`."""
+_TERM_WEIGHTS = tuple(_ONE if weight == 1.0 else np.array(weight) for weight in TERM_WEIGHTS)
 MISS_COST = 2.0
 """Cost of a missed service level in J."""
 TTFT_SPREAD = 0.3
@@ -120,28 +123,39 @@ class Estimate(NamedTuple):
 
 
 def load_now(state: Array) -> Load:
+    """`load_of` rows of the state, (..., n, STATE_WIDTH)."""
+    return load_of(columns_of(state))
+
+
+def columns_of(state: Array) -> Columns:
+    """The columns of (..., n, STATE_WIDTH), views of (..., n) each: taken once, they are at hand for the
+    fifty times that one is needed."""
+    return tuple(state.T if state.ndim == 2 else np.moveaxis(state, -1, 0))
+
+
+def load_of(columns: Columns) -> Load:
     """Dead reckoning: last scrape, plus own dispatches and minus own completions since.
 
     Never less than the router's own requests in flight; so it holds before the first scrape too.
     """
-    inflight = state[..., L.INFLIGHT]
-    since = state[..., L.SINCE_SCRAPE]
-    scraped_waiting = state[..., L.WAITING]
-    queue = np.maximum(state[..., L.RUNNING] + scraped_waiting + since, inflight)
-    running = np.minimum(queue, state[..., L.MAX_NUM_SEQS])
+    inflight = columns[L.INFLIGHT]
+    since = columns[L.SINCE_SCRAPE]
+    scraped_waiting = columns[L.WAITING]
+    queue = np.maximum(columns[L.RUNNING] + scraped_waiting + since, inflight)
+    running = np.minimum(queue, columns[L.MAX_NUM_SEQS])
     # Requests known to wait keep waiting until a scrape says otherwise; new ones prefill at once.
     still_waiting = np.minimum(np.maximum(scraped_waiting + np.minimum(since, _ZERO), _ZERO), queue)
     waiting = np.maximum(still_waiting, queue - running)
     running = queue - waiting
-    capacity = state[..., L.KV_CAPACITY_TOKENS]
-    scraped_tokens = state[..., L.KV_USAGE] * capacity + state[..., L.TOKENS_SINCE_SCRAPE]
-    prompts = state[..., L.PROMPT_TOKENS]
-    own_tokens = prompts + _HALF * state[..., L.OUTPUT_TOKENS]
+    capacity = columns[L.KV_CAPACITY_TOKENS]
+    scraped_tokens = columns[L.KV_USAGE] * capacity + columns[L.TOKENS_SINCE_SCRAPE]
+    prompts = columns[L.PROMPT_TOKENS]
+    own_tokens = prompts + _HALF * columns[L.OUTPUT_TOKENS]
     kv_tokens = np.maximum(np.maximum(scraped_tokens, _ZERO), own_tokens)
     sharers = np.maximum(inflight, _ONE)
     mean_prompt = prompts / sharers
-    others_waiting = np.maximum(waiting - state[..., L.INFLIGHT_PREFILL], _ZERO)
-    prefill_tokens = state[..., L.PREFILL_TOKENS] + others_waiting * mean_prompt
+    others_waiting = np.maximum(waiting - columns[L.INFLIGHT_PREFILL], _ZERO)
+    prefill_tokens = columns[L.PREFILL_TOKENS] + others_waiting * mean_prompt
     context = np.maximum(kv_tokens - prefill_tokens, _ZERO)
     return Load(
         running=running,
@@ -156,7 +170,7 @@ def load_now(state: Array) -> Load:
 
 
 def estimate(
-    state: Array,
+    columns: Columns,
     load: Load,
     prompt_tokens: Array,
     uncached_tokens: Array,
@@ -172,22 +186,22 @@ def estimate(
     whatever this request adds to an iteration delays n others for its whole stay.
 
     Args:
-        state: (..., n, STATE_WIDTH).
-        load: `load_now(state)`.
+        columns: `columns_of` the state.
+        load: `load_of(columns)`.
         prompt_tokens, output_p50, output_mean, ttft_slo_s, tpot_slo_s: (..., 1), or () for one request.
         uncached_tokens: (..., n).
     """
-    inflight = state[..., L.INFLIGHT]
-    prefilling = state[..., L.INFLIGHT_PREFILL]
+    inflight = columns[L.INFLIGHT]
+    prefilling = columns[L.INFLIGHT_PREFILL]
     queue = load.queue
     is_idle = inflight <= _ZERO
     # The ledger sums medians; this request's mean over median says how much longer the mean is.
-    typical_output = state[..., L.OUTPUT_TOKENS] / load.sharers * (output_mean / output_p50)
+    typical_output = columns[L.OUTPUT_TOKENS] / load.sharers * (output_mean / output_p50)
     np.copyto(typical_output, output_mean, where=is_idle)
     np.maximum(typical_output, _ONE, out=typical_output)
 
     decoding = np.maximum(load.running - prefilling, _ZERO)
-    decode_s = _decode_iteration_s(state, decoding, load.context_tokens)
+    decode_s = _decode_iteration_s(columns, decoding, load.context_tokens)
     # Three prefills at once: the queue's, its own, and that of whoever comes next.
     tokens = np.empty((3, *inflight.shape))
     tokens[0] = load.prefill_tokens
@@ -198,25 +212,25 @@ def estimate(
     np.divide(load.prefill_tokens, np.maximum(prefilling, _ONE), out=reach[0])
     np.subtract(_TWO * prompt_tokens, uncached_tokens, out=reach[1])
     reach[2] = tokens[2]
-    stalls_s, chunks = _prefill(state, tokens, reach)
+    stalls_s, chunks = _prefill(columns, tokens, reach)
     queue_s, own_prefill_s = stalls_s[:2] + chunks[:2] * decode_s
     own_stall_s = stalls_s[1]
     stall_s = decoding * stalls_s[2] / typical_output
-    slower_s = state[..., L.DECODE_SEQ_S] + state[..., L.DECODE_CONTEXT_S] * (
+    slower_s = columns[L.DECODE_SEQ_S] + columns[L.DECODE_CONTEXT_S] * (
         prompt_tokens + _HALF * output_mean
     )
     token_s = decode_s + stall_s
     answer_s = typical_output * token_s
     # While it waits for a slot or for memory, the prefills before it are done beside the decoding.
     leaves_s = answer_s / np.maximum(load.running, _ONE)
-    admission_s = _requests_short(state, load, prompt_tokens) * leaves_s
+    admission_s = _requests_short(columns, load, prompt_tokens) * leaves_s
     wait_s = np.maximum(queue_s, admission_s)
     raw_ttft_s = _HALF * decode_s * (decoding > _ZERO) + wait_s + own_prefill_s
 
     raw_tpot_s = token_s + slower_s
 
-    ttft_s = raw_ttft_s * np.exp(state[..., L.LOG_BIAS_TTFT])
-    tpot_s = raw_tpot_s * np.exp(state[..., L.LOG_BIAS_TPOT])
+    ttft_s = raw_ttft_s * np.exp(columns[L.LOG_BIAS_TTFT])
+    tpot_s = raw_tpot_s * np.exp(columns[L.LOG_BIAS_TPOT])
 
     inflicted_s = queue * (own_stall_s + output_mean * slower_s)
     # Arrivals (by Little's law) while it waits or is prefilled wait for its prefill, or for its slot.
@@ -246,7 +260,14 @@ def estimate(
         shared * computed,
     )
     return Estimate(
-        raw_ttft_s, raw_tpot_s, ttft_s, tpot_s, inflicted_s, congestion_s, terms, weighted(terms)
+        raw_ttft_s,
+        raw_tpot_s,
+        ttft_s,
+        tpot_s,
+        inflicted_s,
+        congestion_s,
+        terms,
+        weighted(terms, _TERM_WEIGHTS),
     )
 
 
@@ -258,10 +279,14 @@ def weighted(terms: Sequence[Array], weights: Sequence[Any] = TERM_WEIGHTS) -> A
         weights: of each, a number or an array that broadcasts against it.
     """
     # One by one, not as a matrix product: one decision and a batch of them must come out the same.
-    total: Array = terms[0] * weights[0]
+    total: Array = _times(terms[0], weights[0])
     for term, weight in zip(terms[1:], weights[1:], strict=True):
-        total = total + term * weight
+        total = total + _times(term, weight)
     return total
+
+
+def _times(term: Array, weight: Any) -> Array:
+    return term if weight is _ONE else term * weight
 
 
 def mean_output(output_p50: Array, output_p90: Array) -> Array:
@@ -277,8 +302,9 @@ def mean_output(output_p50: Array, output_p90: Array) -> Array:
 
 def unloaded_ttft_s(state: Array, prompt_tokens: Array) -> Array:
     """TTFT of an uncached prompt on an idle replica, (..., n)."""
-    idle_s = state[..., L.HOST_OVERHEAD_S] + state[..., L.DECODE_BASE_S]
-    return prefill_s(state, prompt_tokens, prompt_tokens, idle_s)
+    columns = columns_of(state)
+    idle_s = columns[L.HOST_OVERHEAD_S] + columns[L.DECODE_BASE_S]
+    return _prefill_s(columns, prompt_tokens, prompt_tokens, idle_s)
 
 
 def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Array:
@@ -290,16 +316,20 @@ def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Arr
             is `tokens * reach`. For p new tokens after q cached ones that is p + 2 q.
         decode_s: (..., n), an iteration without any prefill.
     """
-    stall_s, chunks = _prefill(state, tokens, reach)
+    return _prefill_s(columns_of(state), tokens, reach, decode_s)
+
+
+def _prefill_s(columns: Columns, tokens: Array, reach: Array, decode_s: Array) -> Array:
+    stall_s, chunks = _prefill(columns, tokens, reach)
     return stall_s + chunks * decode_s
 
 
-def _prefill(state: Array, tokens: Array, reach: Array) -> tuple[Array, Array]:
+def _prefill(columns: Columns, tokens: Array, reach: Array) -> tuple[Array, Array]:
     """By how much a prefill lengthens the iterations that carry it, and how many these are."""
-    fraction = tokens / state[..., L.MAX_BATCHED_TOKENS]
+    fraction = tokens / columns[L.MAX_BATCHED_TOKENS]
     chunks = np.maximum(fraction, _ONE) * (tokens > _ZERO)
-    compute_s = chunks * (state[..., L.PREFILL_BASE_S] - state[..., L.DECODE_BASE_S]) + tokens * (
-        state[..., L.PREFILL_TOKEN_S] + reach * state[..., L.PREFILL_TOKEN2_S]
+    compute_s = chunks * (columns[L.PREFILL_BASE_S] - columns[L.DECODE_BASE_S]) + tokens * (
+        columns[L.PREFILL_TOKEN_S] + reach * columns[L.PREFILL_TOKEN2_S]
     )
     return np.maximum(compute_s, _ZERO), chunks
 
@@ -310,19 +340,19 @@ def chance_met(over_slo: Array, spread: float) -> Array:
     return chance
 
 
-def _decode_iteration_s(state: Array, sequences: Array, context_tokens: Array) -> Array:
+def _decode_iteration_s(columns: Columns, sequences: Array, context_tokens: Array) -> Array:
     return (
-        state[..., L.HOST_OVERHEAD_S]
-        + state[..., L.DECODE_BASE_S]
-        + state[..., L.DECODE_SEQ_S] * sequences
-        + state[..., L.DECODE_CONTEXT_S] * context_tokens
+        columns[L.HOST_OVERHEAD_S]
+        + columns[L.DECODE_BASE_S]
+        + columns[L.DECODE_SEQ_S] * sequences
+        + columns[L.DECODE_CONTEXT_S] * context_tokens
     )
 
 
-def _requests_short(state: Array, load: Load, prompt_tokens: Array) -> Array:
+def _requests_short(columns: Columns, load: Load, prompt_tokens: Array) -> Array:
     """How many requests must end before there is a batch slot and KV memory for one more."""
-    slots_short = np.maximum(load.queue + _ONE - state[..., L.MAX_NUM_SEQS], _ZERO)
-    capacity = state[..., L.KV_CAPACITY_TOKENS]
+    slots_short = np.maximum(load.queue + _ONE - columns[L.MAX_NUM_SEQS], _ZERO)
+    capacity = columns[L.KV_CAPACITY_TOKENS]
     held = load.kv_usage * capacity
     tokens_short = np.maximum(held + prompt_tokens - capacity, _ZERO)
     tokens_per_request = np.maximum(held / np.maximum(load.queue, _ONE), _ONE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +161,13 @@ def _runs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[slice, slice], ...]:
 
 _KNOWN = _runs((REPLICA_INDEX[name], column) for name, column in _FROM_STATE.items())
 _COMPUTED = [i for i, name in enumerate(REPLICA_FEATURES) if name not in _FROM_STATE]
+_in_order = itemgetter(
+    *(
+        _FROM_STATE[name] if name in _FROM_STATE else L.STATE_WIDTH + _COMPUTED.index(i)
+        for i, name in enumerate(REPLICA_FEATURES)
+    )
+)
+"""`REPLICA_FEATURES` of the state's columns, followed by what is computed."""
 
 _INPUT_TOKENS = REQUEST_INDEX["input_tokens"]
 _OUTPUT_P50 = REQUEST_INDEX["output_p50"]
@@ -284,19 +292,17 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
     # An engine always computes at least the prompt's last token.
     match = np.minimum(match_tokens, np.maximum(prompt - 1.0, 0.0))
     uncached = prompt - match
-    load = analytic.load_now(state)
+    columns = analytic.columns_of(state)
+    load = analytic.load_of(columns)
     # Without dimensions it would be a number of Python's kind, which numpy is slower to accept.
     mean = np.asarray(analytic.mean_output(output, output_p90))
-    cost = analytic.estimate(state, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
-    age = np.minimum(np.maximum(now_s[..., None] - state[..., L.SCRAPED_AT_S], 0.0), MAX_AGE_S)
-    features = np.empty((*state.shape[:-1], len(REPLICA_FEATURES)), dtype=np.float32)
-    for there, known in _KNOWN:
-        features[..., there] = state[..., known]
+    cost = analytic.estimate(columns, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
+    age = np.minimum(np.maximum(now_s[..., None] - columns[L.SCRAPED_AT_S], 0.0), MAX_AGE_S)
     computed = (
         load.running,
         load.waiting,
         load.queue,
-        load.running / state[..., L.MAX_NUM_SEQS],
+        load.running / columns[L.MAX_NUM_SEQS],
         load.kv_usage,
         load.prefill_tokens,
         load.context_tokens,
@@ -313,6 +319,14 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
         cost.marginal_cost,
         age,
     )
+    features = np.empty((*state.shape[:-1], len(REPLICA_FEATURES)), dtype=np.float32)
+    if state.ndim == 2:
+        # All at once: column by column takes ten times as long.
+        together = np.concatenate(_in_order((*columns, *computed)))
+        features[...] = together.reshape(len(REPLICA_FEATURES), len(state)).T
+        return features
+    for there, known in _KNOWN:
+        features[..., there] = state[..., known]
     for column, values in zip(_COMPUTED, computed, strict=True):
         features[..., column] = values
     return features
@@ -326,9 +340,9 @@ def _beside_replicas(values: Float64) -> Float64:
 
 def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:
     """`POOL_FEATURES` over the candidates that may be chosen, (..., len(POOL_FEATURES))."""
+    if mask.ndim == 1 and (allowed := np.count_nonzero(mask)):
+        return _pool_of(replicas if allowed == len(mask) else replicas[mask])
     count = np.add.reduce(mask, axis=-1, dtype=np.intp)
-    if mask.ndim == 1 and count:
-        return _pool_of(replicas if count == len(mask) else replicas[mask])
     safe = np.maximum(count, 1)
     pool = np.empty((*mask.shape[:-1], len(POOL_FEATURES)), dtype=np.float32)
     pool[..., 0] = count

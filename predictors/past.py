@@ -83,6 +83,8 @@ class Past:
             request.tool_choice,
             called,
         )
+        # Its quantiles are taken anew here, where nobody waits, and not when its next request comes.
+        self.tenants.features(request.tenant, request.model)
 
     def arrive(
         self,

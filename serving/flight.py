@@ -56,11 +56,13 @@ class Flight:
             fleet.prefixes.insert(route.replica.index, request.block_hashes)
 
     def depart(self) -> None:
-        """Predict how long it will take, which nobody waits for. Once only, and not after its end."""
+        """Predict how long it will take, and let the router settle: nobody waits for either. Once only,
+        and not after its end."""
         if self._departed or self._landed:
             return
         self._departed = True
         route = self.route
+        route.settle()
         first_s = float(route.predicted[0])
         if self._teaches:
             self._awaited = route.expect()

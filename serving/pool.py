@@ -217,7 +217,7 @@ class Fleet:
 
     def snapshot(self, pool: Pool, now_s: float) -> ClusterSnapshot:
         """What is known of a pool at this moment; later events do not change it."""
-        rows = self.state[pool.rows]
+        rows = self._matrix.take(pool.rows, axis=0)
         if self._seat is not None:
             rows[:, ACCOUNT] += self._seat.others(pool.ids)
         return ClusterSnapshot(now_s, pool.model, pool.ids, rows)
@@ -246,8 +246,8 @@ class Fleet:
         """Prompt tokens each replica of a pool is believed to hold in its cache, (n,)."""
         if not hashes:
             return np.zeros(len(pool.rows))
-        matched: NDArray[np.float64] = self.prefixes.match(hashes)[pool.rows].astype(np.float64)
-        return matched * self.block_tokens
+        blocks = self.prefixes.match(hashes).take(pool.rows)
+        return np.multiply(blocks, self.block_tokens, dtype=np.float64)
 
     def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
         """(n,): replicas that a request may not use: those it has tried, those that asked to be left in

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.agents.policy import NO_CANDIDATE, Policy
+from steersman.agents.policy import NO_CANDIDATE, Policy, settle
 from steersman.env.observation import observe
 from steersman.predictors.features import (
     REPLICA_INDEX,
@@ -129,6 +129,8 @@ class Route:
     widths: Widths
     """With which it is predicted."""
     dispatched_s: float
+    settle: Callable[[], None]
+    """`Router.settle`."""
     bundle_version: str = ""
     """Of the trained models that decided."""
     _modelled: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
@@ -180,6 +182,7 @@ class Route:
 
 class _Decided(NamedTuple):
     decision: Decision
+    policy: Policy
     latency: LatencyPredictor
     widths: Widths
     version: str
@@ -205,6 +208,16 @@ class Router:
         self._past = past
         self._metrics = metrics
         self._clock = clock
+        self._unsettled: tuple[Policy, Decision, float] | None = None
+        """What decided last, what, and in how many seconds."""
+
+    def settle(self) -> None:
+        """Do what the last decision left for when its request would be on its way, if it is not done."""
+        if self._unsettled is None:
+            return
+        (policy, decision, spent_s), self._unsettled = self._unsettled, None
+        self._count(decision, spent_s)
+        settle(policy)
 
     def prepare(self, request: Request, pool: Pool, hints: Hints) -> Prepared:
         """Predict the output length and settle the objectives. To be called once per request."""
@@ -263,6 +276,7 @@ class Router:
         Raises:
             Saturated: there are candidates, and none has room.
         """
+        self.settle()
         start = perf_counter()
         now_s = self._clock()
         if not self._refresh(prepared):
@@ -290,10 +304,12 @@ class Router:
         decided = self._either(
             prepared.arm, lambda deciders: self._decide(prepared, observation, deciders)
         )
-        self._count(prepared, decided.decision, perf_counter() - start)
-        if decided.decision.choice == NO_CANDIDATE:
-            return None
         decision = decided.decision
+        spent_s, prepared.spent_s = prepared.spent_s + perf_counter() - start, 0.0
+        self._unsettled = decided.policy, decision, spent_s
+        if decision.choice == NO_CANDIDATE:
+            self.settle()
+            return None
         return Route(
             prepared=prepared,
             replica=pool.replicas[decision.choice],
@@ -304,6 +320,7 @@ class Router:
             latency=decided.latency,
             widths=decided.widths,
             dispatched_s=now_s,
+            settle=self.settle,
             bundle_version=decided.version,
         )
 
@@ -327,7 +344,9 @@ class Router:
             decision = policy.decide(observation)
         else:
             decision = self._affinity.decide(prepared.group, pool, observation, policy)
-        return _Decided(decision, deciders.latency, deciders.widths(pool.model), deciders.version)
+        return _Decided(
+            decision, policy, deciders.latency, deciders.widths(pool.model), deciders.version
+        )
 
     def _refresh(self, prepared: Prepared) -> bool:
         """Replicas may have come or gone since the last attempt. False: the model has none any more."""
@@ -354,9 +373,8 @@ class Router:
             seen = observe(snapshot.state, prepared.features, match_tokens, now_s, prepared.excluded)
             self._deciders.latency.predict(seen.replicas[:1], prepared.features)
 
-    def _count(self, prepared: Prepared, decision: Decision, spent_s: float) -> None:
-        self._metrics.decision_seconds.observe(prepared.spent_s + spent_s)
-        prepared.spent_s = 0.0
+    def _count(self, decision: Decision, spent_s: float) -> None:
+        self._metrics.decision_seconds.observe(spent_s)
         if decision.choice == NO_CANDIDATE:
             return
         self._metrics.decisions.labels(decision.policy).inc()

@@ -143,6 +143,10 @@ class Guard:
         self._window.record(decision.choice, len(mask))
         return decision
 
+    def settle(self) -> None:
+        """See `agents.policy.settle`."""
+        self._regret.settle()
+
     def _attempt(
         self, observation: Observation, rows: Float32
     ) -> tuple[Decision | None, FallbackReason | None]:
@@ -169,10 +173,8 @@ class Guard:
         s = self.settings
         if self._stale(rows):
             return None, FallbackReason.STALE
-        if (
-            self._ranges is not None
-            and self._ranges.share_outside(rows, observation.request, s.range_tolerance)
-            > s.max_outside_share
+        if self._ranges is not None and self._ranges.is_beyond(
+            rows, observation.request, s.range_tolerance, s.max_outside_share
         ):
             return None, FallbackReason.OUT_OF_RANGE
         heads = None
@@ -222,10 +224,6 @@ class Guard:
             return FallbackReason.SLOW_CHOICE
         if is_costly:
             return FallbackReason.COSTLY
-        # Near saturation the cheapest choice is often one replica that is given up so that the others
-        # keep their service levels: marginal cost, which would decide instead, crowds it as well.
-        if self._regret.excess <= 0.0:
-            return None
         return FallbackReason.CROWDED if self._crowded(rows, choice, replica) else None
 
     def _stale(self, rows: Float32) -> bool:
@@ -238,15 +236,24 @@ class Guard:
         return bool(stale > self.settings.max_stale_share * len(ages))
 
     def _slow(self, rows: Float32, choice: int) -> bool:
+        chosen_s = float(rows[choice, _TTFT])
+        if chosen_s <= self.settings.slow_slack_s:
+            return False  # whatever the best is
         ttft_s = rows[:, _TTFT]
         best_s = float(ttft_s[ttft_s.argmin()])
-        return float(ttft_s[choice]) > self.settings.slow_factor * best_s + self.settings.slow_slack_s
+        return chosen_s > self.settings.slow_factor * best_s + self.settings.slow_slack_s
 
     def _crowded(self, rows: Float32, choice: int, replica: int) -> bool:
         if self._window.filled < self.settings.share_window:
             return False
+        # Near saturation the cheapest choice is often one replica that is given up so that the others
+        # keep their service levels: marginal cost, which would decide instead, crowds it as well.
+        if self._regret.beyond_cheapest <= 0.0:
+            return False
         queue = rows[:, _QUEUE]
-        if not queue[choice] > queue.sum() / len(queue):
+        if not queue[choice] > np.add.reduce(queue) / len(queue):
+            return False
+        if self._regret.excess <= 0.0:
             return False
         fair = float(fair_share(rows)[choice])
         limit = 1.0 - (1.0 - fair) ** self.settings.share_factor
@@ -264,6 +271,10 @@ class Guard:
 
 
 def _is_finite(scores: Float32) -> bool:
+    # Squares do not cancel out: their sum, found in one step and without a word about overflow, is
+    # finite only if all are. Where it is not, some may merely be large.
+    if math.isfinite(np.vdot(scores, scores)):
+        return True
     return bool(np.count_nonzero(np.isfinite(scores)) == scores.size)
 
 

@@ -33,12 +33,29 @@ class RegretWatch:
         self._rate = 1.0 / window
         self._slack = slack
         self._weights: Float32 = np.zeros(0, dtype=np.float32)
-        self.own = 0.0
+        self._own = self._of_two = self._excess = 0.0
+        self._last: tuple[Float32, float] | None = None
+        """Costs of the candidates and `beyond_cheapest`, as long as the last choice is not counted."""
+        self.beyond_cheapest = 0.0
+        """What the last choice cost beyond the cheapest candidate; NaN where a cost is none."""
+
+    @property
+    def own(self) -> float:
         """Mean of what the choices cost beyond the cheapest candidate, in units of J."""
-        self.of_two = 0.0
+        self.settle()
+        return self._own
+
+    @property
+    def of_two(self) -> float:
         """The same of the better of two."""
-        self.excess = 0.0
+        self.settle()
+        return self._of_two
+
+    @property
+    def excess(self) -> float:
         """How much dearer than the better of two the last choice was; NaN where it is not known."""
+        self.settle()
+        return self._excess
 
     def is_costly(self, rows: Float32, choice: int) -> bool:
         """One more choice; whether it is too dear, and most others of late were.
@@ -47,19 +64,32 @@ class RegretWatch:
             rows: (n, len(REPLICA_FEATURES)), of whom the mask allows.
             choice: the chosen one's place among them.
         """
-        cost = rows[:, _MARGINAL_COST]
-        ordered = np.sort(cost)
-        if len(ordered) != len(self._weights):
-            self._weights = better_of_two_weights(len(ordered))
-        own = float(cost[choice] - ordered[0])
-        of_two = float(ordered @ self._weights - ordered[0])
-        self.excess = own - of_two
-        if not (math.isfinite(own) and math.isfinite(of_two)):
-            self.excess = math.nan
+        self.settle()
+        cost = rows[:, _MARGINAL_COST].copy()
+        own = self.beyond_cheapest = float(cost[choice]) - float(cost[cost.argmin()])
+        self._last = cost, own
+        # Nearly always: who costs no more than the cheapest and the slack does not exceed the better of
+        # two by it. So what that would have cost is left for later: at the latest, for the next choice.
+        if not own > self._slack:
             return False
-        self.own += self._rate * (own - self.own)
-        self.of_two += self._rate * (of_two - self.of_two)
         return self.excess > self._slack and self.own > self.of_two + self._slack
+
+    def settle(self) -> None:
+        """Count the last choice, if it has not been."""
+        if self._last is None:
+            return
+        (cost, own), self._last = self._last, None
+        cost.sort()
+        if len(cost) != len(self._weights):
+            self._weights = better_of_two_weights(len(cost))
+        # The cheapest is a bound that rounding may miss.
+        of_two = max(float(cost @ self._weights - cost[0]), 0.0)
+        self._excess = own - of_two
+        if not (math.isfinite(own) and math.isfinite(of_two)):
+            self._excess = math.nan
+            return
+        self._own += self._rate * (own - self._own)
+        self._of_two += self._rate * (of_two - self._of_two)
 
 
 def better_of_two_weights(n: int) -> Float32:

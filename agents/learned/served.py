@@ -101,5 +101,5 @@ class LearnedPolicy:
 
     def choose(self, heads: Float32, mask: NDArray[np.bool_]) -> Decision:
         """The decision that follows from `head_scores`; at least one candidate must be allowed."""
-        scores: Float32 = heads.sum(axis=0) / len(heads)  # as `mean` does, in a third of the time
+        scores: Float32 = np.add.reduce(heads) / len(heads)  # as `mean` does, in a third of the time
         return argmax_decision(scores, mask, self._rng, policy=self.name, version=self.version)

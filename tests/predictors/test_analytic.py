@@ -43,7 +43,7 @@ def estimate(
     state = np.stack(rows)
     one = np.ones(1)
     return analytic.estimate(
-        state,
+        analytic.columns_of(state),
         analytic.load_now(state),
         one * prompt,
         np.full(len(rows), prompt) - cached,
@@ -86,8 +86,9 @@ def test_a_steady_replica_decodes_about_as_fast_as_the_engine() -> None:
         seen = cluster.observe()
         load = analytic.load_now(cluster.state)
         one = np.ones(1)
+        columns = analytic.columns_of(cluster.state)
         cost = analytic.estimate(
-            cluster.state, load, one * 1000, one * 1000, one * 200, one * 200, one, one * 0.05
+            columns, load, one * 1000, one * 1000, one * 200, one * 200, one, one * 0.05
         )
         predicted.append((cost.raw_ttft_s[0], cost.raw_tpot_s[0]))
         assert seen.mask.all()
