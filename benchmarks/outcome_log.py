@@ -4,12 +4,15 @@
 
     python benchmarks/outcome_log.py [--quick] [--json FILE]
 
-Routers that are alike but for the log serve the same streamed chat (20 events, 10 ms apart,
-`router_backend.py`) to 48 open streams, in turns; 8 replicas, the policy that ships, guarded. Then the
-log is compacted, as the router has it done by a process of the lowest priority.
+Two routers serve the same streamed chat (20 events, 10 ms apart, `router_backend.py`) to 24 open
+streams each, at the same time, so that whatever else the machine does slows both; 8 replicas, the
+policy that ships, guarded. In turns one of them has its log and the other has not
+(`outcome_log_router.py`), so that what tells one process from the other cancels out too. Then a log is
+compacted, as the router has it done by a process of the lowest priority.
 
 - `log.cpu_fraction`: processor time per request with the log, over that without, less 1 (the writing
-  thread included, compaction not): of the sums over rounds, in which both take turns;
+  thread included, compaction not): of the sums over rounds, in which
+  each router has a second with and one without;
 - `log.cpu_us`: the difference, the median over rounds; `log.request_cpu_us`: of a request without;
 - `log.compaction_cpu_us`: processor time of compaction, per record, without the second or so that its
   process takes to start, per segment; `log.compaction_cpu_fraction`:
@@ -21,8 +24,9 @@ log is compacted, as the router has it done by a process of the lowest priority.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -42,7 +46,9 @@ from router_processes import Server, free_ports
 from steersman.traces.outcome_compaction import Compacted, compact
 
 REPLICAS = 8
-STREAMS = 48
+STREAMS = 24
+"""Of each router."""
+ROUND_S = 1.0
 PROFILES = ("h100-llama-3.1-8b", "a100-llama-3.1-8b")
 HERE = Path(__file__).parent
 
@@ -52,13 +58,13 @@ Row = dict[str, Any]
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    rounds, duration_s = (8, 2.0) if options.quick else (24, 3.0)
+    rounds = 15 if options.quick else 60
     with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch) / "log"
-        rounds_us, dropped = measure(Path(scratch), directory, rounds, duration_s)
+        directory = Path(scratch) / "one"
+        rounds_us, dropped = measure(Path(scratch), rounds)
         import_arrow()
         before_s = time.process_time()
         done = compact(directory)
@@ -69,11 +75,9 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def measure(
-    scratch: Path, log: Path, rounds: int, duration_s: float
-) -> tuple[list[tuple[float, float]], float]:
+def measure(scratch: Path, rounds: int) -> tuple[list[tuple[float, float]], float]:
     """Processor time per request in microseconds, (without, with) of each round; and records lost."""
-    *ports, without, logging = free_ports(REPLICAS + 2)
+    *ports, one, other = free_ports(REPLICAS + 2)
     with ExitStack() as stack:
 
         def start(name: str, command: list[str], port: int) -> Server:
@@ -86,20 +90,21 @@ def measure(
         backend = [sys.executable, str(HERE / "router_backend.py"), *map(str, ports)]
         start("backend", backend, ports[0])
         routers = [
-            start("without", router(scratch / "without.yaml", without, ports, None), without),
-            start("with", router(scratch / "with.yaml", logging, ports, log), logging),
+            start(name, router(scratch / f"{name}.yaml", port, ports, scratch / name), port)
+            for name, port in (("one", one), ("other", other))
         ]
-        for server in routers:  # first requests are slow
-            uvloop.run(load(server.port, STREAMS, 1.0))
-        order = random.Random(0)
+        uvloop.run(cpu_us(routers))  # first requests are slow
         measured = []
         for index in range(rounds):
-            turn = list(routers)
-            order.shuffle(turn)
-            taken = {server.name: cpu_us(server, duration_s) for server in turn}
-            measured.append((taken["without"], taken["with"]))
+            taken_us = np.zeros(2)
+            for logging in (0, 1):
+                for number, server in enumerate(routers):
+                    server.signal(signal.SIGUSR2 if number == logging else signal.SIGUSR1)
+                first, second = uvloop.run(cpu_us(routers))
+                taken_us += (second, first) if logging == 0 else (first, second)
+            measured.append((float(taken_us[0]) / 2, float(taken_us[1]) / 2))
             print(f"round {index + 1} of {rounds} is done", file=sys.stderr)
-        return measured, lost(routers[1])
+        return measured, sum(map(lost, routers))
 
 
 def import_arrow() -> None:
@@ -107,7 +112,7 @@ def import_arrow() -> None:
     import pyarrow.parquet  # noqa: F401
 
 
-def router(path: Path, port: int, backends: list[int], log: Path | None) -> list[str]:
+def router(path: Path, port: int, backends: list[int], log: Path) -> list[str]:
     """Its configuration, and the command to start it with."""
     settings: dict[str, Any] = {
         "port": port,
@@ -115,19 +120,22 @@ def router(path: Path, port: int, backends: list[int], log: Path | None) -> list
             {"url": url, "profile": PROFILES[i % len(PROFILES)]}
             for i, url in enumerate(router_peers.urls(backends))
         ],
-        "outcome_log": {"directory": "" if log is None else str(log)},
+        "outcome_log": {"directory": str(log)},
     }
     path.write_text(yaml.safe_dump(settings))
-    return [sys.executable, "-m", "steersman", "serve", "--config", str(path)]
+    return [sys.executable, str(HERE / "outcome_log_router.py"), "serve", "--config", str(path)]
 
 
-def cpu_us(server: Server, duration_s: float) -> float:
-    """Of one load, per request; failures are none of its kind."""
-    before_s = server.cpu_s
-    seen = uvloop.run(load(server.port, STREAMS, duration_s))
-    if seen.failed:
-        raise RuntimeError(f"{seen.failed} requests failed: {seen.first}")
-    return 1e6 * (server.cpu_s - before_s) / max(seen.completed, 1)
+async def cpu_us(servers: list[Server]) -> list[float]:
+    """Of each, under the same load at the same time, per request; failures are none of its kind."""
+    before_s = [server.own_cpu_s for server in servers]
+    loads = [load(server.port, STREAMS, ROUND_S) for server in servers]
+    taken_us = []
+    for server, began_s, seen in zip(servers, before_s, await asyncio.gather(*loads), strict=True):
+        if seen.failed:
+            raise RuntimeError(f"{seen.failed} requests failed: {seen.first}")
+        taken_us.append(1e6 * (server.own_cpu_s - began_s) / max(seen.completed, 1))
+    return taken_us
 
 
 def lost(server: Server) -> float:

@@ -150,7 +150,6 @@ class RouterMetrics:
             "refits", "Refits by what came of them: replaced, kept or failed", "result", "reason"
         )
         self.shadow = ShadowMetrics(registry)
-        self.log_records = counter("outcome_log_records", "Records handed to the outcome log")
 
     def forget(self, replica_id: str) -> None:
         """A replica is gone, and so are its counters."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from steersman.predictors.features import REQUEST_INDEX
-from steersman.predictors.latency import LATENCY_OUTPUTS
 from steersman.predictors.past import Past
 from steersman.predictors.tokens import TokenCounter
 from steersman.predictors.wording import Wording
 from steersman.serving.canary.canary import Canary
+from steersman.serving.ended import Ended
 from steersman.serving.exchange import Exchange
 from steersman.serving.loops import Clock
 from steersman.serving.metrics import RouterMetrics
@@ -20,12 +20,11 @@ from steersman.serving.online import OnlineErrors
 from steersman.serving.router import Route
 from steersman.serving.shadow.shadow import Shadow
 from steersman.serving.surface import Work
-from steersman.traces.outcome_log import OutcomeLogWriter, OutcomeRecord
-from steersman.traces.schema import Decision, Outcome, Status
+from steersman.traces.outcome_log import OutcomeLogWriter
+from steersman.traces.schema import Outcome, Request, Status
 
 NAN = math.nan
 _USUAL_TOKENS = REQUEST_INDEX["tenant_long_p50"]
-NO_DECISION = Decision(-1, "")
 
 
 class Recorder:
@@ -68,11 +67,9 @@ class Recorder:
         # The log is a trace of generations: nothing is to be learned from how long an embedding is.
         if self._log is not None and exchange.intake.api.work is Work.GENERATE:
             now_unix_s = time.time() - (self._clock() - outcome.arrival_s)
-            for record in attempts_of(exchange, outcome, now_unix_s):
-                self._metrics.log_records.inc()
-                self._log.append(record)
-            self._metrics.log_records.inc()
-            self._log.append(record_of(exchange, outcome, now_unix_s, self._text_bytes))
+            for ended in attempts_of(exchange, outcome, now_unix_s) if exchange.earlier else ():
+                self._log.append(ended)
+            self._log.append(ended_of(exchange, outcome, now_unix_s, self._text_bytes))
             if self._shadow is not None and exchange.route is not None:
                 self._shadow.offer(exchange.route)
 
@@ -130,10 +127,10 @@ def outcome_of(exchange: Exchange) -> Outcome:
     )
 
 
-def attempts_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Iterator[OutcomeRecord]:
+def attempts_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> Iterator[Ended]:
     """Lines of the outcome log for decisions that others followed, or overtook; without any text."""
     for number, tried in enumerate(exchange.earlier):
-        ended = replace(
+        failed = replace(
             outcome,
             status=Status.FAILED if tried.failed else Status.CANCELLED,
             output_tokens=0,
@@ -144,57 +141,44 @@ def attempts_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float) -> 
             retries=number,
             called_tool=None,
         )
-        known = _known(exchange, tried.route, tried.reason)
-        known |= {"superseded": True, "asked_model": tried.stands_in_for}
-        decision = tried.route.decision
-        yield OutcomeRecord.of(tried.request, decision, ended, arrival_unix_s=arrival_unix_s, **known)
+        ended = _ended(exchange, tried.request, tried.route, failed, arrival_unix_s, tried.reason)
+        ended.asked_model = tried.stands_in_for
+        ended.superseded = True
+        yield ended
 
 
-def record_of(
-    exchange: Exchange, outcome: Outcome, arrival_unix_s: float, text_bytes: int = 0
-) -> OutcomeRecord:
+def ended_of(exchange: Exchange, outcome: Outcome, arrival_unix_s: float, text_bytes: int = 0) -> Ended:
     """One line of the outcome log: of the last decision, if there were several.
 
     Args:
         text_bytes: so much of what the client sent goes with it; 0: nothing.
     """
-    route = exchange.route
-    known = _known(exchange, route, exchange.reason)
-    if text_bytes:
-        known["prompt_text"] = exchange.intake.body[:text_bytes].decode("utf-8", "replace")
-    decision = route.decision if route else NO_DECISION
     request = exchange.prepared.request
-    return OutcomeRecord.of(request, decision, outcome, arrival_unix_s=arrival_unix_s, **known)
+    ended = _ended(exchange, request, exchange.route, outcome, arrival_unix_s, exchange.reason)
+    if text_bytes:
+        ended.text = exchange.intake.body[:text_bytes]
+    return ended
 
 
-def _known(exchange: Exchange, route: Route | None, reason: str) -> dict[str, object]:
-    """What the log has of a decision beside the request and the outcome."""
+def _ended(
+    exchange: Exchange,
+    request: Request,
+    route: Route | None,
+    outcome: Outcome,
+    arrival_unix_s: float,
+    reason: str,
+) -> Ended:
     prepared = exchange.prepared
-    known: dict[str, object] = {
-        "request_features": prepared.features,
-        "output_p50": prepared.output_p50,
-        "output_p90": prepared.output_p90,
-        "ttft_slo_s": float(prepared.features[REQUEST_INDEX["ttft_slo_s"]]),
-        "tpot_slo_s": float(prepared.features[REQUEST_INDEX["tpot_slo_s"]]),
-        "error": reason,
-        "arm": "" if prepared.arm is None else prepared.arm.name,
-        "held_s": exchange.held_s,
-        "asked_model": exchange.stands_in_for,
-        "affinity": prepared.group.outcome if prepared.group else "",
-    }
     if route is not None:
-        known |= {
-            "decided_at_s": route.dispatched_s,
-            "queued_s": route.dispatched_s - prepared.request.arrival_s,
-            "replica_ids": route.snapshot.replica_ids,
-            "state": route.snapshot.state,
-            "match_tokens": route.match_tokens,
-            "mask": route.observation.mask,
-            "replica_id": route.replica.id,
-            "served_by": route.replica.id,
-            **dict(zip(LATENCY_OUTPUTS, route.predicted.tolist(), strict=True)),
-            "estimated_ttft_s": route.raw_ttft_s,
-            "estimated_tpot_s": route.raw_tpot_s,
-            "bundle_version": route.bundle_version,
-        }
-    return known
+        _ = route.predicted  # now, and not in the thread of the log
+    return Ended(
+        request,
+        prepared,
+        route,
+        outcome,
+        arrival_unix_s,
+        reason,
+        prepared.group.outcome if prepared.group else "",
+        exchange.held_s,
+        exchange.stands_in_for,
+    )

@@ -98,6 +98,8 @@ class OutcomeLogWriter:
         """Records handed to the operating system."""
         self.write_errors = 0
         """Failed attempts to write, sync or rotate."""
+        self.offered = 0
+        """Records handed over, those that were dropped included."""
         self._refused = 0
         self._unwritable = 0
         self._segment_bytes = segment_bytes
@@ -123,7 +125,11 @@ class OutcomeLogWriter:
         self._thread.start()
 
     def append(self, record: Framable) -> bool:
-        """Queue a record: a microsecond, no I/O. False if it was dropped."""
+        """Queue a record: a microsecond, no I/O. False if it was dropped.
+
+        Nobody may change it any more: it is made JSON of later, in the thread of the writer.
+        """
+        self.offered += 1
         waiting = len(self._queue)
         if waiting >= self._queue_records or self._closed:
             self._refused += 1
@@ -251,7 +257,7 @@ class OutcomeLogWriter:
     def _framed(self, record: Framable) -> bytes | None:
         try:
             framed = frame(record.to_json())
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # or it would stand in the way of all that follow
             log.warning(
                 "outcome of request %r is not writable and was dropped: %s", record.request_id, error
             )

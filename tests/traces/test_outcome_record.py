@@ -114,7 +114,7 @@ def test_text_has_one_place_which_is_empty() -> None:
 
 def test_what_is_not_known_takes_no_space() -> None:
     written = OutcomeRecord("r", 0.0, 1).to_json()
-    assert written == b'{"request_id":"r","input_tokens":1,"arrival_unix_s":0.0}'
+    assert written == b'{"request_id":"r","arrival_unix_s":0.0,"input_tokens":1}'
 
 
 def test_records_written_out_in_full_are_read() -> None:
