@@ -172,7 +172,7 @@ class RouterMetrics:
         """Show a number that somebody else counts."""
         Gauge(f"steersman_{name}", text, registry=self.registry).set_function(value)
 
-    def watch_count(self, name: str, text: str, value: Callable[[], int]) -> None:
+    def watch_count(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a counter that somebody else keeps."""
         self.registry.register(_Watched(f"steersman_{name}", text, value))
 
@@ -182,7 +182,7 @@ class RouterMetrics:
 
 
 class _Watched(Collector):
-    def __init__(self, name: str, text: str, value: Callable[[], int]) -> None:
+    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
         self._name, self._text, self._value = name, text, value
 
     def collect(self) -> Iterable[Metric]:

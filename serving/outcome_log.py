@@ -34,6 +34,7 @@ def open_outcomes(
         return None
     log = outcomes_writer(settings, overflows)
     metrics.watch_count("outcome_log_records", "Records handed to the outcome log", lambda: log.offered)
+    metrics.watch_count("outcome_log_cpu_seconds", "Processor time it takes", lambda: log.cpu_s)
     metrics.watch_count("outcome_log_dropped", "Records lost", lambda: log.dropped)
     metrics.watch_count("outcome_log_errors", "Failed writes", lambda: log.write_errors)
     metrics.watch_value("outcome_log_queued", "Records not yet on disk", lambda: float(log.queued))

@@ -66,12 +66,17 @@ class Recorder:
         self._count(exchange, outcome)
         # The log is a trace of generations: nothing is to be learned from how long an embedding is.
         if self._log is not None and exchange.intake.api.work is Work.GENERATE:
-            now_unix_s = time.time() - (self._clock() - outcome.arrival_s)
-            for ended in attempts_of(exchange, outcome, now_unix_s) if exchange.earlier else ():
-                self._log.append(ended)
-            self._log.append(ended_of(exchange, outcome, now_unix_s, self._text_bytes))
+            self._hand_over(self._log, exchange, outcome)
             if self._shadow is not None and exchange.route is not None:
                 self._shadow.offer(exchange.route)
+
+    def _hand_over(self, log: OutcomeLogWriter, exchange: Exchange, outcome: Outcome) -> None:
+        began_s = time.thread_time()
+        arrival_unix_s = time.time() - (self._clock() - outcome.arrival_s)
+        for ended in attempts_of(exchange, outcome, arrival_unix_s) if exchange.earlier else ():
+            log.append(ended)
+        log.append(ended_of(exchange, outcome, arrival_unix_s, self._text_bytes))
+        log.handing_s += time.thread_time() - began_s
 
     def _learn(self, exchange: Exchange, outcome: Outcome) -> None:
         if outcome.status is not Status.OK or exchange.intake.api.work is not Work.GENERATE:

@@ -100,6 +100,9 @@ class OutcomeLogWriter:
         """Failed attempts to write, sync or rotate."""
         self.offered = 0
         """Records handed over, those that were dropped included."""
+        self.handing_s = 0.0
+        """Processor time of those who hand over, as far as they tell."""
+        self._writing_s = 0.0
         self._refused = 0
         self._unwritable = 0
         self._segment_bytes = segment_bytes
@@ -143,6 +146,11 @@ class OutcomeLogWriter:
     def dropped(self) -> int:
         """Records lost: the queue was full, or a record was not writable."""
         return self._refused + self._unwritable  # counted by the caller's thread and by our own
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that the log has taken so far: of its thread, and of those who hand over."""
+        return self.handing_s + self._writing_s
 
     @property
     def queued(self) -> int:
@@ -206,6 +214,7 @@ class OutcomeLogWriter:
                 self._sync()
             if is_old:
                 self._end_segment()
+        self._writing_s = time.thread_time()
 
     def _drain(self) -> bool:
         """Write all there is. What the disk refuses goes to the overflow, as far as it fits."""

@@ -69,7 +69,7 @@ def rows(story: Story) -> list[Row]:
             f"stopped by {story.stopped or 'nobody'}",
         ),
         row("rollback.seconds", story.rollback_s, "s", "from the command until the router serves"),
-        row("log.cpu_fraction", story.log_cpu, "share", "of the router's processor time, one run each"),
+        row("log.cpu_fraction", story.log_cpu, "share", "its processor time over the router's other"),
         row(
             "ope.dr_error_known_case",
             story.dr_error,

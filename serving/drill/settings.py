@@ -28,7 +28,7 @@ class RehearsalSettings(Settings):
     shares: tuple[float, ...] = Field((0.05, 0.2, 0.5, 1.0), description="stages of the canary")
     hold_s: float = Field(10.0, gt=0, description="least time of a stage")
     least_requests: int = Field(60, ge=20, description="the challenger's outcomes in a stage, at least")
-    priced: int = Field(400, ge=20, description="requests with and without outcome log, for its cost")
+    priced: int = Field(400, ge=20, description="requests that the cost of the outcome log is taken of")
     output_factor: float = Field(
         1.0, gt=0, le=1, description="factor on the trace's answers; shorter ones end sooner"
     )

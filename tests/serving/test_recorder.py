@@ -144,6 +144,7 @@ async def test_the_log_is_a_trace(tmp_path: Path) -> None:
     async with rig(whole(completion()), outcome_log={"directory": str(tmp_path)}) as (router, _):
         for _ in range(3):
             await router.post()
+        assert 0.0 < await router.metric("steersman_outcome_log_cpu_seconds_total") < 1.0
     (segment,) = segments(tmp_path)
     trace = load_trace(segment)
     assert len(trace) == 3

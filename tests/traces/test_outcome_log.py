@@ -66,6 +66,19 @@ def test_background_thread_flushes(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_it_tells_what_processor_time_it_takes(tmp_path: Path) -> None:
+    before_s = time.process_time()
+    with OutcomeLogWriter(tmp_path, flush_interval_s=0.001) as writer:
+        deadline = time.monotonic() + 30
+        while writer.cpu_s < 0.01 and time.monotonic() < deadline:
+            writer.append(_record(1, padding=10_000))
+            time.sleep(0.001)
+        by_thread_s = writer.cpu_s
+        writer.handing_s += 5.0
+        assert writer.cpu_s >= by_thread_s + 5.0
+    assert 0.01 <= by_thread_s <= time.process_time() - before_s
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_kill_9_loses_nothing_that_was_flushed(tmp_path: Path, seed: int) -> None:
     process = subprocess.Popen(
