@@ -3,21 +3,22 @@
 ::
 
     python benchmarks/policies.py [--quick] [--json FILE] [--report FILE] [--bundle DIR] [--policy NAME]
-        [--clairvoyant] [--apart] [--no-replicas] [--jobs N]
+        [--apart] [--no-clairvoyant] [--no-replicas] [--jobs N]
 
 The policy judged is the bundle's learned one, without a bundle the shipped one. It is compared with
 every policy at its published constants, and with those that are tuned (`configs/policies/tuned/`), on
 all standard cells; `--quick` takes four scenarios at 80 and 95 % load, 3 seeds and 3 000 requests.
-`--clairvoyant` adds the references that know the future, on cells of their own: their ratio says how far
-there is to go. `--apart` adds the loads beside the standard ones (40, 105, 120 %), for curves to the
-knee and beyond. The replicas for equal goodput are counted on pools of 4 to 32; `--no-replicas` leaves
-them out.
+The references that know the future are played on cells of their own, and their ratio says how far there
+is to go; `--no-clairvoyant` leaves them out. `--apart` adds the loads beside the standard ones (40, 105,
+120 %), for curves to the knee and beyond. The replicas for equal goodput are counted on pools of 4 to
+32; `--no-replicas` leaves them out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import time
@@ -61,7 +62,7 @@ def main() -> None:
         parts += apart(length, brief=options.quick)
     table = play([judged, *rivals], parts, models, options.jobs)
     rows = watched(table, judged, rivals)
-    if options.clairvoyant:
+    if not options.no_clairvoyant:
         own = clairvoyant(length, seeds=2 if options.quick else 8)
         rows += distance(play([judged, *Reference], own, models, options.jobs), judged)
     if not options.no_replicas:
@@ -85,10 +86,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--report", type=Path, help="write an HTML page here")
     parser.add_argument("--bundle", type=Path, help="trained models; default: the shipped policy")
     parser.add_argument("--policy", help="the policy judged")
-    parser.add_argument("--clairvoyant", action="store_true", help="add the references")
+    parser.add_argument("--no-clairvoyant", action="store_true", help="leave out the references")
     parser.add_argument("--apart", action="store_true", help="add loads of 40, 105 and 120 %%")
     parser.add_argument("--no-replicas", action="store_true", help="leave out the replicas needed")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that share the runs")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the runs"
+    )
     return parser.parse_args()
 
 
