@@ -10,6 +10,7 @@ import pytest
 from mlflow import MlflowClient
 
 from steersman.agents.evidence import Evidence
+from steersman.agents.model_card import MODEL_CARD
 from steersman.agents.registry import CHALLENGER, CHAMPION, MODEL_NAME, Registry, RunRecord
 from steersman.predictors.bundle import Bundle, load_bundle, write_bundle
 from steersman.traces.errors import ArtifactError
@@ -54,6 +55,12 @@ def test_a_run_is_recorded_registered_and_promoted(registry: Registry, bundle: B
     curve = client.get_metric_history(registered.run_id, "reward")
     assert [(point.step, point.value) for point in curve] == [(1, -1.0), (2, -0.5)]
     assert Path(client.download_artifacts(registered.run_id, "length/model.txt")).read_bytes() == b"tree"
+
+    card = Path(client.download_artifacts(registered.run_id, MODEL_CARD)).read_text("utf-8")
+    assert client.get_model_version(MODEL_NAME, registered.version).description == card
+    for told in ("`b1`", "`policy.onnx`", "trace: azure-chat", "| j_ratio | 0.98 |", "## Limits"):
+        assert told in card
+    assert "broken" not in card
 
     served = registry.promote()
     assert registry.version_of(CHAMPION) == registered.version
