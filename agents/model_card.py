@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from steersman.agents.registry_records import RunRecord
-from steersman.predictors.bundle import Bundle
+from steersman.predictors.bundle import LATENCY_FILE, LENGTH_FILE, POLICY_FILE, Bundle
 
-MODEL_CARD = "MODEL_CARD.md"
 _PARTS = {
-    "policy.onnx": "routes requests: a score for every candidate, any number of them",
-    "length.onnx": "foresees the output length of a request: p50, p90 and a rank",
-    "latency.onnx": "foresees TTFT and TPOT of a request on a replica: p50 and p90",
+    POLICY_FILE: "routes requests: a score for every candidate, any number of them",
+    LENGTH_FILE: "foresees the output length of a request: p50, p90 and a rank",
+    LATENCY_FILE: "foresees TTFT and TPOT of a request on a replica: p50 and p90",
 }
 _LIMITS = """\
 - Learned from the traffic and the cluster above. What lies outside the ranges seen there is told by the

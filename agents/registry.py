@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steersman.agents.evidence import Evidence
+from steersman.agents.learned.shipped import MODEL_CARD
 from steersman.agents.mlflow_models import MAIN_FIRST, save_models
-from steersman.agents.model_card import MODEL_CARD, model_card
+from steersman.agents.model_card import model_card
 from steersman.agents.registry_errors import explain, explain_server
 from steersman.agents.registry_records import (
     CHANGE,
@@ -67,7 +68,7 @@ EXPERIMENT = "steersman-training"
 EVALUATIONS = "steersman-evaluation"
 _BUNDLE = "bundle"
 _MODELS = "models"
-MOST_DESCRIPTION = 5000
+_MOST_DESCRIPTION = 5000
 """Characters: what MLflow keeps of a version's description."""
 
 
@@ -123,7 +124,9 @@ class Registry:
             try:
                 _log_numbers(client, run_id, record)
                 self._log_files(client, run_id, bundle, record)
-                version = self._register(client, run_id, bundle, record)
+                card = model_card(bundle, record)
+                client.log_text(run_id, card, MODEL_CARD)
+                version = self._register(client, run_id, bundle, card)
             except BaseException:
                 client.set_terminated(run_id, status="FAILED")
                 raise
@@ -304,12 +307,11 @@ class Registry:
     def _log_files(self, client: MlflowClient, run_id: str, bundle: Bundle, record: RunRecord) -> None:
         client.log_artifacts(run_id, str(bundle.directory), _BUNDLE)
         _log_texts(client, run_id, record)
-        client.log_text(run_id, model_card(bundle, record), MODEL_CARD)
         with tempfile.TemporaryDirectory() as scratch:
             if save_models(bundle, Path(scratch) / _MODELS):
                 client.log_artifacts(run_id, str(Path(scratch) / _MODELS), _MODELS)
 
-    def _register(self, client: MlflowClient, run_id: str, bundle: Bundle, record: RunRecord) -> str:
+    def _register(self, client: MlflowClient, run_id: str, bundle: Bundle, card: str) -> str:
         if not client.search_registered_models(f"name = '{MODEL_NAME}'"):
             client.create_registered_model(
                 MODEL_NAME, description="Predictors and routing policy, trained and served together."
@@ -321,7 +323,7 @@ class Registry:
             MODEL_NAME,
             source,
             run_id=run_id,
-            description=model_card(bundle, record)[:MOST_DESCRIPTION],
+            description=card[:_MOST_DESCRIPTION],
             tags={"bundle_version": bundle.version, "files": ", ".join(sorted(bundle.contents))},
         )
         client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)

@@ -30,7 +30,6 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-import yaml
 
 from steersman.env.scenario import load_scenario, load_source, make_trace
 from steersman.serving.rehearsal.children import Children
@@ -78,7 +77,12 @@ def main() -> None:
         stage = choose_stage(scenario, SCENARIO, Path(place), Path(place) / "bundle")
         start_backends(children, stage)
         for trouble, hedging in product(options.troubles.split(","), ("off", "on")):
-            config = _configure(stage, enabled=hedging == "on", budget_ratio=options.budget)
+            config = write_router_config(
+                stage,
+                POLICY,
+                hedging={"enabled": hedging == "on", "budget_ratio": options.budget},
+                bundle={"directory": ""},
+            )
             name = f"router-{trouble}-{hedging}"
             children.start(name, "serve", "--config", str(config), ready=(f"{stage.router_url}/health",))
             try:
@@ -88,15 +92,6 @@ def main() -> None:
             rows += _rows(f"{trouble}, {hedging}", result, page)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def _configure(stage: Stage, *, enabled: bool, budget_ratio: float) -> Path:
-    config = write_router_config(stage, POLICY)
-    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
-    settings["hedging"] = {"enabled": enabled, "budget_ratio": budget_ratio}
-    settings["bundle"] = {"directory": ""}
-    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    return config
 
 
 async def _play(stage: Stage, trace: Trace, trouble: str) -> tuple[ReplayResult, str]:

@@ -31,7 +31,6 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ import router_peers
 import uvloop
 import yaml
 from router_load import load
-from router_processes import Server, free_ports
+from router_processes import Server, free_ports, serving
 
 from steersman.traces.outcome_compaction import Compacted, compact
 
@@ -79,18 +78,10 @@ def measure(scratch: Path, rounds: int) -> tuple[list[tuple[float, float]], floa
     """Processor time per request in microseconds, (without, with) of each round; and records lost."""
     *ports, one, other = free_ports(REPLICAS + 2)
     with ExitStack() as stack:
-
-        def start(name: str, command: list[str], port: int) -> Server:
-            environment = {"OMP_NUM_THREADS": "1"}
-            server = Server(name, command, port, scratch / f"{name}.out", environment=environment)
-            stack.callback(server.stop)
-            server.wait_until_ready()
-            return server
-
         backend = [sys.executable, str(HERE / "router_backend.py"), *map(str, ports)]
-        start("backend", backend, ports[0])
+        serving(stack, "backend", backend, ports[0], scratch)
         routers = [
-            start(name, router(scratch / f"{name}.yaml", port, ports, scratch / name), port)
+            serving(stack, name, router(scratch, name, port, ports), port, scratch)
             for name, port in (("one", one), ("other", other))
         ]
         uvloop.run(cpu_us(routers))  # first requests are slow
@@ -112,7 +103,7 @@ def import_arrow() -> None:
     import pyarrow.parquet  # noqa: F401
 
 
-def router(path: Path, port: int, backends: list[int], log: Path) -> list[str]:
+def router(scratch: Path, name: str, port: int, backends: list[int]) -> list[str]:
     """Its configuration, and the command to start it with."""
     settings: dict[str, Any] = {
         "port": port,
@@ -120,8 +111,9 @@ def router(path: Path, port: int, backends: list[int], log: Path) -> list[str]:
             {"url": url, "profile": PROFILES[i % len(PROFILES)]}
             for i, url in enumerate(router_peers.urls(backends))
         ],
-        "outcome_log": {"directory": str(log)},
+        "outcome_log": {"directory": str(scratch / name)},
     }
+    path = scratch / f"{name}.yaml"
     path.write_text(yaml.safe_dump(settings))
     return [sys.executable, str(HERE / "outcome_log_router.py"), "serve", "--config", str(path)]
 
@@ -140,12 +132,7 @@ async def cpu_us(servers: list[Server]) -> list[float]:
 
 def lost(server: Server) -> float:
     """Records that the router could not write."""
-    url = f"http://127.0.0.1:{server.port}/metrics"
-    page = urllib.request.urlopen(url, timeout=60).read().decode()
-    lines = [
-        line for line in page.splitlines() if line.startswith("steersman_outcome_log_dropped_total ")
-    ]
-    return float(lines[0].rpartition(" ")[2])
+    return server.metric("steersman_outcome_log_dropped_total")
 
 
 def figures(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from steersman.agents.evaluate.queueing import with_class_shares
 from steersman.agents.queueing.settings import LEVELS
@@ -71,11 +70,7 @@ def main() -> None:
 
 
 def _play(children: Children, stage: Stage, policy: str, trace: Trace, *, enabled: bool) -> ReplayResult:
-    config = write_router_config(stage, policy)
-    settings = yaml.safe_load(config.read_text())
-    settings["queue"] = {"enabled": enabled}
-    settings["bundle"] = {"directory": ""}
-    config.write_text(yaml.safe_dump(settings))
+    config = write_router_config(stage, policy, queue={"enabled": enabled}, bundle={"directory": ""})
     name = f"router-{policy}-{'with' if enabled else 'without'}"
     children.start(name, "serve", "--config", str(config), ready=(f"{stage.router_url}/health",))
     try:

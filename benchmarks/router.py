@@ -287,13 +287,8 @@ def fallback_share(router: Server) -> float | None:
     """Share of decisions that the learned policy did not make; None where there is none."""
     if router.name != "steersman_learned":
         return None
-    page = urllib.request.urlopen(f"http://127.0.0.1:{router.port}/metrics", timeout=60).read().decode()
-    counts = {"decisions": 0.0, "fallbacks": 0.0}
-    for line in page.splitlines():
-        for kind in counts:
-            if line.startswith(f"steersman_{kind}_total{{"):
-                counts[kind] += float(line.rpartition(" ")[2])
-    return counts["fallbacks"] / max(counts["decisions"], 1.0)
+    decisions = router.metric("steersman_decisions_total")
+    return router.metric("steersman_fallbacks_total") / max(decisions, 1.0)
 
 
 def fallback_rows(shares: dict[str, float | None]) -> list[Row]:

@@ -10,8 +10,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
@@ -83,6 +85,14 @@ class Server:
         """Send a signal to the process alone."""
         self._process.send_signal(number)
 
+    def metric(self, name: str) -> float:
+        """Sum of a metric on its page over all labels; 0 where there is none."""
+        url = f"http://127.0.0.1:{self.port}/metrics"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return float(sum(sample.value for sample in samples if sample.name == name))
+
     @property
     def cpu_s(self) -> float:
         """Processor time of it and all its children so far, those that ended included."""
@@ -113,6 +123,19 @@ class Server:
 
     def _said(self) -> str:
         return self._log.read_text(errors="replace")[-800:]
+
+
+def serving(stack: ExitStack, name: str, command: Sequence[str], port: int, directory: Path) -> Server:
+    """A server that answers by now, with one thread for its numbers; stopped with the stack.
+
+    Args:
+        directory: of the file that it prints to.
+    """
+    environment = {"OMP_NUM_THREADS": "1"}
+    server = Server(name, command, port, directory / f"{name}.out", environment=environment)
+    stack.callback(server.stop)
+    server.wait_until_ready()
+    return server
 
 
 def _fields(pid: int) -> list[str]:

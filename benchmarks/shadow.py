@@ -25,7 +25,6 @@ import random
 import statistics
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ import uvloop
 import yaml
 from numpy.typing import NDArray
 from router_load import Seen, load
-from router_processes import Server, free_ports
+from router_processes import Server, free_ports, serving
 
 from steersman.agents.learned.shipped import DIRECTORY
 
@@ -88,18 +87,10 @@ def measure(scratch: Path, rounds: int, duration_s: float) -> tuple[list[Round],
     """The rounds, and the share of the requests that were scored meanwhile."""
     *ports, without, looking = free_ports(REPLICAS + 2)
     with ExitStack() as stack:
-
-        def start(name: str, command: list[str], port: int) -> Server:
-            environment = {"OMP_NUM_THREADS": "1"}
-            server = Server(name, command, port, scratch / f"{name}.out", environment=environment)
-            stack.callback(server.stop)
-            server.wait_until_ready()
-            return server
-
         backend = [sys.executable, str(HERE / "router_backend.py"), *map(str, ports)]
-        start("backend", backend, ports[0])
+        serving(stack, "backend", backend, ports[0], scratch)
         routers = [
-            start(name, router(scratch, name, port, ports), port)
+            serving(stack, name, router(scratch, name, port, ports), port, scratch)
             for name, port in (("without", without), ("looking", looking))
         ]
         for server in routers:  # first requests are slow
@@ -144,10 +135,7 @@ def router(scratch: Path, name: str, port: int, backends: list[int]) -> list[str
 
 def scored(server: Server) -> float:
     """Decisions that the challenger has scored."""
-    url = f"http://127.0.0.1:{server.port}/metrics"
-    page = urllib.request.urlopen(url, timeout=60).read().decode()
-    lines = [line for line in page.splitlines() if line.startswith("steersman_shadow_scored_total{")]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
+    return server.metric("steersman_shadow_scored_total")
 
 
 def figures(rounds: list[Round], share: float) -> list[Row]:

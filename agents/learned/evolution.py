@@ -94,9 +94,9 @@ class Evolution:
         weighed_tail = self._settings.tail_weight * log_tail
         aside = self._aside(log_j[:, :-2]) + self._aside(weighed_tail[:, :-2])
         self._tell(points, aside.mean(axis=0).tolist())
-        over = np.exp((log_j - log_j[:, -1:])[:, :-1].mean(axis=0))
-        tail = np.exp((log_tail[:, -2] - log_tail[:, -1]).mean())
-        return Generation(float(over[-1]), float(np.exp(np.log(over[:-1]).mean())), float(tail))
+        over, over_tail = ((known - known[:, -1:]).mean(axis=0) for known in (log_j, log_tail))
+        told = np.exp([over[-2], over[:-2].mean(), over_tail[-2]])
+        return Generation(*told.tolist())
 
     def repeat(self, told: Sequence[Sequence[float]]) -> None:
         """Go where a search that was told this had come; nothing is played for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,16 @@ def choose_stage(scenario: Scenario, source: str, directory: Path, bundle: Path)
     return Stage(scenario, source, directory.resolve(), bundle.resolve(), first_port)
 
 
-def write_router_config(stage: Stage, policy: str) -> Path:
+def write_router_config(stage: Stage, policy: str, **sections: Mapping[str, Any]) -> Path:
     """Write a `steersman serve` configuration for the stage; its path.
+
+    Args:
+        sections: those that are to be others than `router_settings` has.
 
     Raises:
         ConfigError: the directory cannot be written.
     """
-    settings = router_settings(stage, policy)
+    settings = router_settings(stage, policy) | sections
     path = stage.router_config(policy)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient
 
 from steersman.agents.evidence import Evidence
-from steersman.agents.model_card import MODEL_CARD
+from steersman.agents.learned.shipped import MODEL_CARD
 from steersman.agents.registry import CHALLENGER, CHAMPION, MODEL_NAME, Registry, RunRecord
 from steersman.predictors.bundle import Bundle, load_bundle, write_bundle
 from steersman.traces.errors import ArtifactError
