@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steersman.agents.learned.config import PracticeSettings
-from steersman.agents.learned.practice import Practice
+from steersman.agents.learned.practice import FEWEST_SEQS, Practice
 from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
 from tests.agents.learned.scenes import ground, make_practice, scenario
@@ -23,6 +23,19 @@ def test_draws_differ_and_stay_within_the_settings() -> None:
     model = scenario().replicas[0].profile.model
     assert all(spec.profile.model == model for cluster in clusters for spec in cluster.replicas)
     assert all(len(cluster.trace) == 30 for cluster in clusters)
+
+
+@pytest.mark.parametrize("tight_share", [0.0, 1.0])
+def test_engines_of_tight_pools_run_few_sequences(tight_share: float) -> None:
+    settings = PracticeSettings(replicas=(2, 3), episode_requests=20, episode_s=0.0, scenario_share=0.0)
+    practice = make_practice(settings.model_copy(update={"tight_share": tight_share}))
+    rng = np.random.default_rng(0)
+    pools = [practice.draw(rng).replicas for _ in range(20)]
+    usual = {spec.profile.max_num_seqs for spec in scenario().replicas}
+    slots = {spec.profile.max_num_seqs for pool in pools for spec in pool}
+    assert min(slots) >= min(FEWEST_SEQS, *usual)
+    assert (slots <= usual) == (tight_share == 0.0)
+    assert all(len({spec.profile.max_num_seqs for spec in pool}) <= len(usual) for pool in pools)
 
 
 def test_a_share_of_the_draws_is_the_scenario_itself() -> None:
