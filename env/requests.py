@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors.bulk import trace_length_features
+from steersman.env.bulk import trace_length_features
 from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES, slo_columns
 from steersman.predictors.identity import trace_identities
 from steersman.traces.errors import TraceError
@@ -59,7 +59,7 @@ def request_table(
         output_quantiles: (n, 2) predicted p50 and p90 of output tokens; None: the quantiles of all
             outputs of the trace, the same for every request.
         length_features: (n, len(LENGTH_FEATURES)), if the caller has them; None:
-            `trace_length_features` (predictors/bulk.py).
+            `trace_length_features` (env/bulk.py).
 
     Raises:
         TraceError: an output length is unknown.

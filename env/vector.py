@@ -128,8 +128,9 @@ class ClusterBatch:
         closed = self._padding | idle[:, None]
         # Service levels are divided by: where nobody asks, any will do.
         request[idle, -2:] = 1.0
-        observation = observe(self._state, request, match, self._now_s.copy(), closed, identity)
-        observation.replicas[closed] = 0.0
+        observation = observe(
+            self._state, request, match, self._now_s.copy(), identity=identity, absent=closed
+        )
         request[idle, -2:] = 0.0
         return observation
 

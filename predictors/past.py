@@ -6,14 +6,13 @@ service would have known at that moment.
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors.features import HISTORY_FEATURES
 from steersman.predictors.history import MOST_TENANTS, TenantHistory
 from steersman.predictors.sessions import SessionHistory
 from steersman.traces.schema import Request, ToolChoice
@@ -96,13 +95,26 @@ class Past:
         choice: int,
     ) -> tuple[float, ...]:
         """`begin`, of a request in columns."""
+        turn = self.turn(tenant, model, session, now_s, tools, choice)
+        return (*self.tenants.features(tenant, model), *turn)
+
+    def turn(
+        self,
+        tenant: Hashable,
+        model: Hashable,
+        session: Hashable | None,
+        now_s: float,
+        tools: int,
+        choice: int,
+    ) -> tuple[float, ...]:
+        """Of `arrive`, what is said of the session, and of calling a tool."""
         whose = (tenant, model)
         turns = _NO_SESSION if session is None else self.sessions.begin(whose, session, now_s)
         if tools == 0 or choice == ToolChoice.NONE:
             call = 0.0
         else:
             call = 1.0 if choice == ToolChoice.REQUIRED else self.tools.likelihood(whose)
-        return (*self.tenants.features(tenant, model), *turns, call)
+        return (*turns, call)
 
     def leave(
         self,
@@ -115,8 +127,21 @@ class Past:
         called: int,
     ) -> None:
         """`end`, of a request in columns; `called` is -1 where nobody looked."""
-        whose = (tenant, model)
         self.tenants.observe(tenant, model, output_tokens)
+        self.took(tenant, model, session, output_tokens, tools, choice, called)
+
+    def took(
+        self,
+        tenant: Hashable,
+        model: Hashable,
+        session: Hashable | None,
+        output_tokens: int,
+        tools: int,
+        choice: int,
+        called: int,
+    ) -> None:
+        """Of `leave`, what is remembered of the session, and of calling a tool."""
+        whose = (tenant, model)
         if session is not None:
             self.sessions.end(whose, session, output_tokens)
         if tools > 0 and choice == ToolChoice.AUTO and called >= 0:
@@ -129,23 +154,50 @@ _NO_SESSION = (0.0, 0.0, 0.0)
 def causal_past(trace: Trace) -> NDArray[np.float64]:
     """What `Past` would have said at each arrival of a trace, (len(trace), len(HISTORY_FEATURES)).
 
-    Row i uses only requests that had ended by then, in the order in which they ended. A trace does not
-    tell when: each is taken to end `NOMINAL_TTFT_S + output_tokens * NOMINAL_TPOT_S` after it arrived.
-    Rows of unknown output length are never seen to end. O(n log n).
+    Row i uses only requests that had ended by then, in the order of `ends`. O(n log n).
     """
-    features = np.zeros((len(trace), len(HISTORY_FEATURES)))
     past = Past()
+    return _walk(trace, ends(trace), past.arrive, past.leave)
+
+
+def causal_turns(trace: Trace, ended: Ends) -> NDArray[np.float64]:
+    """What `causal_past` says of sessions and tools: its columns after those of the tenants."""
+    past = Past()
+    return _walk(trace, ended, past.turn, past.took)
+
+
+class Ends(NamedTuple):
+    """When the answers of a trace end."""
+
+    order: NDArray[np.int64]
+    """Rows in the order in which they end."""
+    before: NDArray[np.int64]
+    """(n,): how many of them have ended when each row arrives."""
+
+
+def ends(trace: Trace) -> Ends:
+    """A trace does not tell when: each is taken to end `NOMINAL_TTFT_S + output_tokens * NOMINAL_TPOT_S`
+    after it arrived. Rows of unknown output length are never seen to end."""
+    rows = np.flatnonzero(trace.output_tokens >= 1)
+    end_s = trace.arrival_s[rows] + NOMINAL_TTFT_S + trace.output_tokens[rows] * NOMINAL_TPOT_S
+    in_order = np.lexsort((rows, end_s))
+    return Ends(rows[in_order], np.searchsorted(end_s[in_order], trace.arrival_s, side="right"))
+
+
+def _walk(
+    trace: Trace, ended: Ends, arrive: Callable[..., tuple[float, ...]], leave: Callable[..., None]
+) -> NDArray[np.float64]:
+    """What `arrive` says of every row, each answer that has ended told to `leave` before."""
     sessions = [None if code < 0 else code for code in trace.session.tolist()]
     known = list(zip(trace.tenant.tolist(), trace.model.tolist(), sessions, strict=True))
     tools = list(zip(trace.tools.tolist(), trace.tool_choice.tolist(), strict=True))
     outputs, called = trace.output_tokens.tolist(), trace.called_tool.tolist()
-    running: list[tuple[float, int]] = []
-    for row, arrival_s in enumerate(trace.arrival_s.tolist()):
-        while running and running[0][0] <= arrival_s:
-            _, ended = heapq.heappop(running)
-            past.leave(*known[ended], outputs[ended], *tools[ended], called[ended])
-        features[row] = past.arrive(*known[row], arrival_s, *tools[row])
-        if outputs[row] >= 1:
-            end_s = arrival_s + NOMINAL_TTFT_S + outputs[row] * NOMINAL_TPOT_S
-            heapq.heappush(running, (end_s, row))
-    return features
+    order, told, said = ended.order.tolist(), 0, []
+    for row, (arrival_s, before) in enumerate(
+        zip(trace.arrival_s.tolist(), ended.before.tolist(), strict=True)
+    ):
+        for left in order[told:before]:
+            leave(*known[left], outputs[left], *tools[left], called[left])
+        told = before
+        said.append(arrive(*known[row], arrival_s, *tools[row]))
+    return np.array(said).reshape(len(trace), -1)

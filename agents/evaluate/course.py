@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.evaluate.table import Cell
+from steersman.env.bulk import trace_length_features
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import Split, make_trace, saturation_of
-from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.length import FallbackLength, LengthPredictor
 from steersman.traces.scenario import Scenario
 from steersman.traces.trace import Trace

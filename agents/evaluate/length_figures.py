@@ -20,7 +20,7 @@ from scipy.stats import kendalltau
 
 from steersman.agents.fit.length import SPLIT, fit_length, judged
 from steersman.agents.fit.length_forests import LEVELS, grow, pinball
-from steersman.predictors.bulk import trace_length_features
+from steersman.env.bulk import trace_length_features
 from steersman.predictors.features import LENGTH_FEATURES, length_features
 from steersman.predictors.past import Past
 from steersman.predictors.remaining import remaining

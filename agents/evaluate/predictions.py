@@ -13,8 +13,8 @@ from steersman.agents.evaluate.course import Protocol, course
 from steersman.agents.fit.as_served import as_served
 from steersman.agents.fit.calibration import Calibration, calibration
 from steersman.agents.policies import make_policy
+from steersman.env.bulk import trace_length_features
 from steersman.env.scenario import load_source
-from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.latency import LATENCY_OUTPUTS, LatencyPredictor
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.scenario import Scenario

@@ -15,7 +15,7 @@ from steersman.agents.fit.calibration import calibration
 from steersman.agents.fit.fitted import FittedModel, Progress, silent
 from steersman.agents.fit.length_forests import LEVELS, QUANTILES, LengthForests, grow, pinball, regrow
 from steersman.agents.fit.length_graph import length_graph
-from steersman.predictors.bulk import trace_length_features
+from steersman.env.bulk import trace_length_features
 from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.length import KIND, LengthModel
 from steersman.traces.errors import TraceError

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.agents.fit.mixes import draw_mix, scaled, stretch
+from steersman.env.bulk import output_quantiles
 from steersman.env.cluster import Cluster
 from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import load_source
 from steersman.env.vector import ClusterBatch
-from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.latency import LATENCY_FEATURES, latency_rows
 from steersman.predictors.length import LengthPredictor

@@ -21,9 +21,9 @@ from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.playing import play
 from steersman.agents.parallel import Task, spread
+from steersman.env.bulk import trace_length_features
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
-from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.schema import Observation

@@ -48,14 +48,16 @@ CLIP = 6.0
 
 
 class Embedding(NamedTuple):
-    """What the trunk knows of each replica and of the pool."""
+    """What the trunk knows of the replicas that may be chosen, k in all, and of their pools."""
 
+    owner: Tensor
+    """(k,): whose replica each is."""
     replicas: Tensor
-    """(b, n, width)"""
+    """(k, width)"""
     pooled: Tensor
     """(b, width): mean over the replicas that may be chosen."""
     gap: Tensor
-    """(b, n): how much dearer than the cheapest candidate, compressed; 0 for the cheapest."""
+    """(k,): how much dearer than the cheapest candidate, compressed; 0 for the cheapest."""
 
 
 class Compress(nn.Module):
@@ -135,30 +137,29 @@ class RoutingNetwork(nn.Module):
         nn.init.zeros_(self.value_out.weight)
 
     def embed(self, replicas: Tensor, request: Tensor, pool: Tensor, mask: Tensor) -> Embedding:
-        """The shared trunk."""
-        cost = weighed_cost(replicas, torch.cat([request, pool], dim=-1), self.coefficients)
-        cheapest = torch.where(mask, cost, torch.inf).amin(dim=1, keepdim=True)
-        # All masked: the minimum is infinite, and infinity minus anything must not become NaN.
-        cheapest = torch.where(torch.isinf(cheapest), torch.zeros_like(cheapest), cheapest)
-        gap = torch.log1p(torch.relu(cost - cheapest) / self.temperature)
-        known = torch.cat([self.compress_replicas(replicas), gap.unsqueeze(-1)], dim=-1)
-        context = self.compress_context(torch.cat([request, pool], dim=-1))
-        hidden = torch.relu(self.from_replica(known) + self.from_context(context).unsqueeze(1))
+        """The shared trunk, for who may be chosen alone: a batch is padded to its largest pool."""
+        owner = mask.nonzero()[:, 0]
+        rows, context = replicas[mask], torch.cat([request, pool], dim=-1)
+        cost = weighed_cost(rows.unsqueeze(1), context[owner], self.coefficients).squeeze(1)
+        cheapest = cost.new_full((len(mask),), torch.inf).scatter_reduce(0, owner, cost, "amin")
+        gap = torch.log1p(torch.relu(cost - cheapest[owner]) / self.temperature)
+        known = torch.cat([self.compress_replicas(rows), gap.unsqueeze(-1)], dim=-1)
+        shared = self.from_context(self.compress_context(context))
+        hidden = torch.relu(self.from_replica(known) + shared[owner])
         hidden = torch.relu(self.hidden(hidden))
-        weight = mask.unsqueeze(-1).to(hidden.dtype)
-        pooled = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)
-        return Embedding(hidden, pooled, gap)
+        total = hidden.new_zeros(len(mask), hidden.shape[-1]).index_add(0, owner, hidden)
+        return Embedding(owner, hidden, total / mask.sum(dim=1, keepdim=True).clamp(min=1), gap)
 
     def head_logits(self, embedding: Embedding, mask: Tensor) -> Tensor:
         """(b, heads, n); `MASKED` where the mask is False."""
         mixed = self.head_from_replica(embedding.replicas)
-        mixed = torch.relu(mixed + self.head_from_pool(embedding.pooled).unsqueeze(1))
+        mixed = torch.relu(mixed + self.head_from_pool(embedding.pooled)[embedding.owner])
         heads, width = self.head_out.shape
-        per_head = mixed.reshape(*mixed.shape[:-1], heads, width)
-        residual = (per_head * self.head_out).sum(dim=-1)
+        residual = (mixed.reshape(-1, heads, width) * self.head_out).sum(dim=-1)
         residual = self.residual_limit * torch.tanh(residual / self.residual_limit)
-        logits = residual - self.sharpness * embedding.gap.unsqueeze(-1)
-        return torch.where(mask.unsqueeze(-1), logits, MASKED).transpose(1, 2)
+        logits = residual.new_full((*mask.shape, heads), MASKED)
+        logits[mask] = residual - self.sharpness * embedding.gap.unsqueeze(-1)
+        return logits.transpose(1, 2)
 
     @torch.no_grad()
     def fit_compression(self, replicas: Tensor, request: Tensor, pool: Tensor, mask: Tensor) -> None:

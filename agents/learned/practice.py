@@ -14,11 +14,11 @@ import numpy as np
 
 from steersman.agents.learned.config import PracticeSettings
 from steersman.agents.learned.ground import Ground
+from steersman.env.bulk import trace_length_features
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
 from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import for_split
-from steersman.predictors.bulk import trace_length_features
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.bootstrap import block_bootstrap
 from steersman.traces.errors import ConfigError

@@ -20,8 +20,8 @@ from steersman.agents.evaluate.table import Cell, EvaluationTable, Run
 from steersman.agents.offpolicy.contestants import Contestant
 from steersman.agents.offpolicy.world import World, believe
 from steersman.agents.parallel import spread
+from steersman.env.bulk import trace_length_features
 from steersman.env.cluster import Cluster
-from steersman.predictors.bulk import trace_length_features
 from steersman.traces.bootstrap import block_bootstrap
 from steersman.traces.errors import ConfigError
 from steersman.traces.scenario import Scenario

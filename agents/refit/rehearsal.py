@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from steersman.agents.refit.attempt import refit_latency, refit_length
 from steersman.agents.refit.outcomes import Taught, logged_outcomes
+from steersman.env.bulk import output_quantiles
 from steersman.env.cluster import Cluster
 from steersman.env.requests import request_table
 from steersman.env.saturation import SaturationEstimate
 from steersman.predictors import ledger as L
 from steersman.predictors import pace as P
 from steersman.predictors.alarm import Alarm
-from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.drift import TARGETS, DriftDetector
 from steersman.predictors.features import REPLICA_INDEX
 from steersman.predictors.latency import LatencyModel, LatencyPredictor

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.agents.samples import sample_observation
-from steersman.predictors.bulk import output_quantiles, trace_length_features
+from steersman.env.bulk import output_quantiles, trace_length_features
 from steersman.predictors.features import length_features, pool_features
 from steersman.predictors.length import FallbackLength
 from steersman.predictors.past import causal_past
@@ -77,7 +77,7 @@ def test_rows_beyond_a_chunk_are_predicted_too(monkeypatch: pytest.MonkeyPatch) 
     trace = Trace.from_requests(
         "t", [Request(f"r{i}", float(i), 10, max_tokens=i + 1) for i in range(10)]
     )
-    monkeypatch.setattr("steersman.predictors.bulk.CHUNK_ROWS", 3)
+    monkeypatch.setattr("steersman.env.bulk.CHUNK_ROWS", 3)
     assert output_quantiles(trace, FallbackLength())[:, 0].tolist() == list(range(1, 11))
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import Policy
+from steersman.env.bulk import output_quantiles
 from steersman.env.cluster import Cluster
 from steersman.env.saturation import SaturationEstimate
 from steersman.env.scenario import load_scenario
-from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.predictors.latency import LATENCY_OUTPUTS, AnalyticLatency
 from steersman.predictors.length import FallbackLength

@@ -12,9 +12,9 @@ from steersman.agents.evaluate.table import Cell, EvaluationTable
 from steersman.agents.guard import Clock, FallbackReason, Guard, GuardSettings
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import Policy
+from steersman.env.bulk import output_quantiles
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import load_scenario, load_source, make_trace
-from steersman.predictors.bulk import output_quantiles
 from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
 from steersman.traces.scenario import Scenario

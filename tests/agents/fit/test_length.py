@@ -15,7 +15,7 @@ from steersman.agents.fit.fitted import FittedModel
 from steersman.agents.fit.length import fit_length
 from steersman.agents.fit.length_forests import LengthForests, pinball
 from steersman.agents.fit.length_graph import length_graph
-from steersman.predictors.bulk import output_quantiles, trace_length_features
+from steersman.env.bulk import output_quantiles, trace_length_features
 from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.length import LengthModel
 from steersman.traces.errors import TraceError

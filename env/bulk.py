@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.env.past import causal_past
 from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.length import LengthPredictor
-from steersman.predictors.past import causal_past
 from steersman.traces.trace import Trace
 
 CHUNK_ROWS = 8_192
