@@ -274,10 +274,12 @@ class Cluster:
         self._pending_row()
         give_up(self.memory.address, at.CANCELLED)
 
-    def make_room(self) -> None:
-        """Make sure that one more request can be put in flight."""
-        if self.memory.free_slots == 0:
-            self.memory.grow(2 * len(self.memory.sequences))
+    def make_room(self, requests: int = 1) -> None:
+        """Make sure that so many more requests can be put in flight, by this cluster and its clones."""
+        lacking = requests - self.memory.free_slots
+        if lacking > 0:
+            slots = len(self.memory.sequences)
+            self.memory.grow(slots + max(slots, lacking))
 
     def believe(self, row: int, replica: int) -> None:
         """The router's belief that a replica holds the prefix it was sent."""

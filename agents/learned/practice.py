@@ -30,6 +30,8 @@ STRAGGLER_SHARE = 0.1
 MOST_SLOWDOWN = 2.0
 FEWEST_SEQS = 8
 """Sequences that an engine of a tight pool runs at once, at least."""
+MOST_IN_FLIGHT = 2048
+"""Requests a cluster has room for from the start: clones that grow by themselves copy everything."""
 GAP = 0.02
 """Difference of two ratios by which one ground is emphasised e times as much as another."""
 
@@ -92,7 +94,7 @@ class Practice:
         trace = block_bootstrap(field.source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
         interval_s = float(np.exp(rng.uniform(*np.log(s.scrape_interval_s))))
         features = trace_length_features(trace)
-        return Cluster(
+        cluster = Cluster(
             replicas,
             trace,
             output_quantiles=self._length.predict(features)[:, :2],
@@ -101,6 +103,8 @@ class Practice:
             prefix_cache=field.scenario.prefix_cache,
             seed=seed,
         )
+        cluster.make_room(MOST_IN_FLIGHT)
+        return cluster
 
 
 class _Field:
