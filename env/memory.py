@@ -144,7 +144,11 @@ class Memory:
         return twin
 
     def grow(self, slots: int, trace: StaticTrace | None = None, events: int | None = None) -> None:
-        """Make room for more requests in flight, and for the rows of a longer trace."""
+        """Make room for more requests in flight, and for the rows of a longer trace.
+
+        Args:
+            slots: not fewer than there are.
+        """
         old = Memory.__new__(Memory)
         old.trace = self.trace
         old._places = self._places
@@ -221,6 +225,8 @@ class Memory:
     def _free(self, first: int) -> None:
         """Put the slots from `first` on into the list of free ones, the lowest to be used first."""
         slots = len(self.sequences)
+        if first == slots:
+            return
         following = np.arange(first + 1, slots + 1)
         following[-1:] = self.cluster["free_slot"][0]
         self.sequences["next"][first:] = following

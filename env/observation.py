@@ -13,8 +13,8 @@ from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_FEATURES, pool_features, replica_features
 from steersman.traces.schema import Observation
 
-MOST_PRESENT = 0.6
-"""Share of a batch's places with replicas, up to which these are worth gathering."""
+LEAST_WIDTH = 4
+"""Pools of a batch are padded to this, or to the next power of two."""
 
 
 def observe(
@@ -40,7 +40,7 @@ def observe(
     if absent is None:
         replicas = replica_features(state, request, match_tokens, now_s)
     else:
-        replicas = _features_of_present(state, request, match_tokens, now_s, ~absent)
+        replicas = _features_of_present(state, request, match_tokens, now_s, absent)
     mask = (state[..., L.HEALTHY] > 0) & (state[..., L.DRAINING] == 0)
     if absent is not None:
         mask &= ~absent
@@ -56,18 +56,23 @@ def _features_of_present(
     request: NDArray[np.float32],
     match_tokens: NDArray[np.float64],
     now_s: NDArray[np.float64],
-    present: NDArray[np.bool_],
+    absent: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
-    """`replica_features` of a batch whose pools differ in size, each replica by itself where most of the
-    places are empty."""
-    if np.count_nonzero(present) > MOST_PRESENT * present.size:
-        replicas = replica_features(state, request, match_tokens, now_s)
-        replicas[~present] = 0.0
-        return replicas
-    whose = np.nonzero(present)[0]
-    replicas = np.zeros((*present.shape, len(REPLICA_FEATURES)), dtype=np.float32)
-    alone = replica_features(
-        state[present][:, None], request[whose], match_tokens[present][:, None], now_s[whose]
-    )
-    replicas[present] = alone[:, 0]
+    """`replica_features` of a batch whose pools differ in size, 0 where there is no replica.
+
+    Pools of about the same size together, each as wide as the largest of them: padded to the largest of
+    all, most of the work would be on nobody. One by one they would not do: what a replica saves by its
+    cache is compared with the others'.
+    """
+    places = absent.shape[1]
+    replicas = np.zeros((*absent.shape, len(REPLICA_FEATURES)), dtype=np.float32)
+    # Where the last replica is; 0 of pools without any.
+    sizes = np.where(absent.all(axis=1), 0, places - absent[:, ::-1].argmin(axis=1))
+    widths = np.exp2(np.ceil(np.log2(np.maximum(sizes, LEAST_WIDTH)))).astype(np.intp)
+    for width in np.unique(widths[sizes > 0]).tolist():
+        rows, wide = np.flatnonzero((widths == width) & (sizes > 0)), min(width, places)
+        replicas[rows, :wide] = replica_features(
+            state[rows, :wide], request[rows], match_tokens[rows, :wide], now_s[rows]
+        )
+    replicas[absent] = 0.0
     return replicas

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from steersman.env.cluster import Cluster
 from steersman.env.vector import ClusterBatch
-from tests.env.worlds import play, request, small_profile, specs, trace_of
+from tests.env.worlds import play, request, small_profile, specs, trace_of, worlds
 
 PROFILE = small_profile(kv_capacity_tokens=3200, max_num_seqs=32, max_batched_tokens=512)
 
@@ -24,6 +26,25 @@ def test_smaller_clusters_are_padded_with_what_may_not_be_chosen() -> None:
     assert np.all(observation.replicas[0, 1:] == 0)
     assert np.all(np.isfinite(observation.replicas))
     assert observation.pool[:, 0].tolist() == [1, 3]
+
+
+@given(clusters=st.lists(worlds(), min_size=2, max_size=5), padding=st.integers(0, 20))
+@settings(deadline=None, max_examples=60)
+def test_every_cluster_is_seen_as_it_is_seen_alone(clusters: list[Cluster], padding: int) -> None:
+    width = max(len(cluster.replicas) for cluster in clusters) + padding
+    batch = ClusterBatch(clusters, most_replicas=width)
+    for step in range(12):
+        rows = batch.next_requests()
+        together = batch.observe()
+        for i in np.flatnonzero(rows >= 0).tolist():
+            alone, n = clusters[i].observe(), len(clusters[i].replicas)
+            np.testing.assert_array_equal(together.replicas[i, :n], alone.replicas)
+            np.testing.assert_array_equal(together.mask[i, :n], alone.mask)
+            np.testing.assert_array_equal(together.request[i], alone.request)
+            np.testing.assert_allclose(together.pool[i], alone.pool, rtol=1e-6)
+            assert not together.mask[i, n:].any()
+            assert not together.replicas[i, n:].any()
+        batch.dispatch(step % np.array([len(cluster.replicas) for cluster in clusters]), together)
 
 
 def test_clusters_end_when_they_end() -> None:
