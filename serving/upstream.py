@@ -151,7 +151,7 @@ def request_head(method: bytes, target: bytes, host: bytes, headers: RawHeaders)
         ValueError: something in it would break a line.
     """
     lines = [b"%b %b HTTP/1.1" % (method, target), b"host: %b" % host]
-    lines += [b"%b: %b" % header for header in headers]
+    lines += map(b": ".join, headers)
     head = b"\r\n".join(lines)
     if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1 or b"\0" in head:
         raise ValueError("a header or the path has a line break in it")
