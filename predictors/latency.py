@@ -133,11 +133,21 @@ class AnalyticLatency:
         request: NDArray[np.float32],  # noqa: ARG002
     ) -> NDArray[np.float64]:
         """See `LatencyPredictor.predict`."""
+        if replicas.ndim == 2 and len(replicas) == 1:
+            return self._predict_one(replicas[0])
         median = replicas[..., _CORRECTED]
         latencies = np.empty((*median.shape[:-1], len(LATENCY_OUTPUTS)))
         latencies[..., 0::2] = median
         np.multiply(latencies[..., 0::2], FALLBACK_SPREAD, out=latencies[..., 1::2])
         return _sound(latencies)
+
+    def _predict_one(self, replica: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Of the candidate that was chosen: Python's numbers take a third of the time."""
+        medians = [float(replica[column]) for column in _CORRECTED]
+        values = [factor * median for median in medians for factor in (1.0, FALLBACK_SPREAD)]
+        # As `_sound` has it.
+        sound = [max(min(value, MOST_S), LEAST_S) if value == value else MOST_S for value in values]  # noqa: PLR0124
+        return np.array([sound])
 
 
 class LatencyModel:
