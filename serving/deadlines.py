@@ -12,7 +12,7 @@ from typing import Protocol
 
 LOOK_S = 5.0
 """Between two looks, at most; a look takes a fraction of a microsecond for each that is watched."""
-REST_S = 0.01
+REST_S = 0.1
 """Between two looks, at least: however many come late, one after the other."""
 
 
