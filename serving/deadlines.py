@@ -24,7 +24,7 @@ class Dated(Protocol):
         ...
 
     def late(self) -> None:
-        """It has passed. Never raises."""
+        """It has passed, and is not watched any more."""
         ...
 
 
@@ -59,13 +59,16 @@ class Deadlines:
     def _look(self) -> None:
         self._timer, self._looks_at_s = None, math.inf
         now_s = asyncio.get_running_loop().time()
-        next_s = math.inf
-        for dated in list(self._dated):
+        next_s, late = math.inf, []
+        for dated in self._dated:
             due_s = dated.due_s()
-            if due_s > now_s:
-                next_s = min(next_s, due_s)
-            else:
+            next_s = min(next_s, due_s)
+            if due_s <= now_s:
+                late.append(dated)
+        try:
+            for dated in late:
                 self._dated.discard(dated)
                 dated.late()
-        if self._dated:
-            self._look_at(max(next_s, now_s + REST_S))
+        finally:  # whatever one of them does, the others are looked at again
+            if self._dated:
+                self._look_at(max(next_s, now_s + REST_S))

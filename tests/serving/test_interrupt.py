@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,26 @@ async def test_many_are_watched_by_one_timer_and_forgotten() -> None:
     patient.cancel()
     assert await patient is None
     assert len(deadlines) == 0
+
+
+async def test_one_that_fails_keeps_nobody_else_from_being_told() -> None:
+    class Failing:
+        def due_s(self) -> float:
+            return 0.0
+
+        def late(self) -> None:
+            raise RuntimeError
+
+    deadlines, failures = Deadlines(), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    for _ in range(3):
+        deadlines.watch(Failing(), 0.0)
+    interrupt = Interrupt(deadlines)
+    interrupt.expect(0.02, Reason.BACKEND_TIMEOUT)
+    assert await interrupted(interrupt) is Reason.BACKEND_TIMEOUT
+    while len(deadlines):
+        await asyncio.sleep(0.01)
+    assert len(failures) == 3
 
 
 async def test_one_that_was_late_is_watched_again() -> None:
