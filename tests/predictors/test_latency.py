@@ -104,8 +104,9 @@ def test_without_a_model_the_analytic_estimate_serves(seen: Observation) -> None
 def test_a_candidate_alone_gets_what_it_gets_among_others(value: float, seen: Observation) -> None:
     replicas = seen.replicas.copy()
     replicas[1, REPLICA_INDEX["ttft_s"]] = value
-    answers = AnalyticLatency().predict(replicas, seen.request)
-    assert np.array_equal(AnalyticLatency().predict(replicas[1:2], seen.request), answers[1:2])
+    for predictor in (MODEL, AnalyticLatency()):
+        answers = predictor.predict(replicas, seen.request)
+        assert np.array_equal(predictor.predict(replicas[1:2], seen.request), answers[1:2])
 
 
 @pytest.mark.parametrize("predictor", [MODEL, AnalyticLatency()])
