@@ -175,7 +175,7 @@ class Response:
         if sink is not None and pieces and not self.complete:
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
-            self.buffered = 0  # and it had not been paused: the sink took all there was
+            self.buffered = 0  # the connection has not been paused: it looks afterwards
             try:
                 if sink(piece):
                     return
