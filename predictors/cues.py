@@ -118,6 +118,9 @@ _CUES: tuple[Cue, ...] = (
     ),
 )  # fmt: skip
 
+_TELLING = frozenset().union(*(cue.words | cue.triggers for cue in _CUES))
+"""All words that tell anything: of most messages a few."""
+
 _CODE_LINE = re.compile(
     r"[ \t]*(?:def|class|import|from|#include|public|private|static|function|const|let|var|func|fn|"
     r"package|using|SELECT|INSERT|UPDATE|CREATE TABLE)\b.*[;:{(]"
@@ -153,11 +156,12 @@ class Message:
         """The kind of answer it asks for; UNKNOWN without a cue."""
         if not self.window:
             return QuestionType.UNKNOWN
+        telling = self._set & _TELLING
         for cue in _CUES:
-            if not self._set.isdisjoint(cue.words):
+            if not telling.isdisjoint(cue.words):
                 return cue.kind
             # Chinese has no spaces: its cues are no words, and are sought wherever it might be.
-            if not (self._ascii and self._set.isdisjoint(cue.triggers)) and cue.pattern.search(
+            if not (self._ascii and telling.isdisjoint(cue.triggers)) and cue.pattern.search(
                 self.lowered
             ):
                 return cue.kind

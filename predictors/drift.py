@@ -124,15 +124,18 @@ class DriftDetector:
                 self._settle(self._first)
             return False
         z = min(max((residual - self._centre) / self._scale, -CLIP), CLIP)
-        self._up = max(0.0, self._up + z - self._mean - self._slack)
-        self._down = max(0.0, self._down - z + self._mean - self._slack)
+        slack, runs, wide = self._slack, self._runs, 0.0
+        self._up = up = max(0.0, self._up + z - self._mean - slack)
+        self._down = down = max(0.0, self._down - z + self._mean - slack)
+        runs[0] = runs[0] + 1 if up > 0.0 else 0
+        runs[1] = runs[1] + 1 if down > 0.0 else 0
         if self._spread:
-            self._wide = max(0.0, self._wide + abs(z) - self._mean_abs - self._slack)
-        for i, total in enumerate((self._up, self._down, self._wide)):
-            self._runs[i] = self._runs[i] + 1 if total > 0.0 else 0
-        raised = not self.drifted and self.statistic > 1.0
-        self.drifted = self.drifted or raised
-        return raised
+            self._wide = wide = max(0.0, self._wide + abs(z) - self._mean_abs - slack)
+            runs[2] = runs[2] + 1 if wide > 0.0 else 0
+        if self.drifted or max(up, down, wide) <= self._threshold:
+            return False
+        self.drifted = True
+        return True
 
     def _settle(self, residuals: NDArray[np.float64]) -> None:
         self._centre = float(np.median(residuals))

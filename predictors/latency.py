@@ -8,6 +8,7 @@ p50. Both rise with `LOAD_FEATURES`: corrections and spreads are constrained to,
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -89,10 +90,12 @@ def latency_rows(replicas: NDArray[np.float32], request: NDArray[np.float32]) ->
     """
     split = len(_FROM_REPLICA)
     rows = np.empty((*replicas.shape[:-1], len(LATENCY_FEATURES)), dtype=np.float32)
-    rows[..., :split] = replicas[..., _REPLICA_COLUMNS]
-    rows[..., split:-2] = request[..., None, _REQUEST_COLUMNS]
-    corrected, raw = replicas[..., _CORRECTED], replicas[..., _RAW]
-    rows[..., -2:] = np.log(np.maximum(corrected, LEAST_S) / np.maximum(raw, LEAST_S))
+    rows[..., :split] = replicas.take(_REPLICA_COLUMNS, axis=-1)
+    rows[..., split:-2] = request.take(_REQUEST_COLUMNS, axis=-1)[..., None, :]
+    estimates = replicas.take(_CORRECTED + _RAW, axis=-1)
+    np.maximum(estimates, LEAST_S, out=estimates)
+    bias = rows[..., -2:]
+    np.log(np.divide(estimates[..., :2], estimates[..., 2:], out=bias), out=bias)
     return rows
 
 
@@ -133,11 +136,21 @@ class AnalyticLatency:
         request: NDArray[np.float32],  # noqa: ARG002
     ) -> NDArray[np.float64]:
         """See `LatencyPredictor.predict`."""
+        if replicas.ndim == 2 and len(replicas) == 1:
+            return self._predict_one(replicas[0])
         median = replicas[..., _CORRECTED]
         latencies = np.empty((*median.shape[:-1], len(LATENCY_OUTPUTS)))
         latencies[..., 0::2] = median
         np.multiply(latencies[..., 0::2], FALLBACK_SPREAD, out=latencies[..., 1::2])
         return _sound(latencies)
+
+    def _predict_one(self, replica: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Of the candidate that was chosen: Python's numbers take a third of the time."""
+        medians = [float(replica[column]) for column in _CORRECTED]
+        values = [factor * median for median in medians for factor in (1.0, FALLBACK_SPREAD)]
+        # As `_sound` has it.
+        sound = [max(min(value, MOST_S), LEAST_S) if value == value else MOST_S for value in values]  # noqa: PLR0124
+        return np.array([sound])
 
 
 class LatencyModel:
@@ -179,6 +192,10 @@ class LatencyModel:
         analytic estimate."""
         rows = latency_rows(replicas, request)
         flat = self._model.run({"features": rows.reshape(-1, rows.shape[-1])})[0]
+        if rows.shape[:-1] == (1,):  # a request, which was sent to this one
+            one = flat[0].tolist()
+            if math.isfinite(sum(one)):  # only if all are
+                return np.array([[min(max(value, LEAST_S), MOST_S) for value in one]])
         answer = flat.astype(np.float64).reshape(*rows.shape[:-1], len(LATENCY_OUTPUTS))
         finite = np.isfinite(answer)
         if np.count_nonzero(finite) < finite.size:

@@ -84,9 +84,22 @@ class FallbackLength:
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """See `LengthPredictor.predict`."""
+        if len(features) == 1:
+            return self._predict_row(features)
         p50_p90 = expected_quantiles(features, self._constants)
         rank = np.log(np.maximum(p50_p90[:, :1], 1.0))
         return _sound(np.concatenate((p50_p90, rank), axis=1), features)
+
+    def _predict_row(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Of a request: Python's numbers take a third of the time."""
+        row = features[0].tolist()
+        blends = [row[column] for column in TENANT_BLEND]
+        moved = float(np.exp(row[WORDING]))  # not `math.exp`, whose last digit may be another
+        p50, p90 = [
+            (blend if blend > 0.0 else constant) * moved
+            for blend, constant in zip(blends, self._constants, strict=True)
+        ]
+        return _sound_row([p50, p90, float(np.log(max(p50, 1.0)))], features)
 
 
 class LengthModel:

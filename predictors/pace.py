@@ -43,7 +43,10 @@ class Pace:
         """
         if not (0.0 < actual_s < math.inf and 0.0 < estimated_s < math.inf):
             return False
-        return self._detectors[target].observe(math.log(actual_s / estimated_s))
+        ratio = actual_s / estimated_s
+        if not 0.0 < ratio < math.inf:  # too small, or too large, for a number
+            return False
+        return self._detectors[target].observe(math.log(ratio))
 
     @property
     def drifted(self) -> list[str]:

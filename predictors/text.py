@@ -9,8 +9,9 @@ tail of the last user message.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any
 
 import orjson
@@ -25,6 +26,10 @@ MOST_TEXTS_SEARCHED = 4
 _PART = 2**18
 _PAIRED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 """Where bodies that ask for scores or a ranking (vLLM, SGLang, Cohere, Jina) have their texts."""
+_ANY_PAIRED = frozenset(_PAIRED)
+_CALL_KEYS = ("tool_calls", "function_call")
+_CALLS = frozenset(_CALL_KEYS)
+_MARKS = {role: f"\x1e{role}\x1f" for role in ("system", "developer", "user", "assistant", "tool", "")}
 MOST_TOOLS = 2**15 - 1
 MOST_LIMIT = 2**31 - 1
 
@@ -102,9 +107,9 @@ def text_features(body: Any) -> TextFeatures:
     """Read a body of `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/embeddings`,
     `/v1/rerank` or `/v1/score`, already parsed.
 
-    Never raises. Anything but a mapping has no features.
+    Never raises. Anything but an object has no features.
     """
-    if not isinstance(body, Mapping):
+    if not isinstance(body, dict):
         return TextFeatures()
     model = body.get("model")
     model = model if isinstance(model, str) else ""
@@ -162,7 +167,7 @@ class _Prompt:
         texts = self.texts[first:]
         return any(map(has_fence, texts)) or any(map(looks_like_code, texts[-MOST_TEXTS_SEARCHED:]))
 
-    def read(self, body: Mapping[Any, Any]) -> None:
+    def read(self, body: dict[Any, Any]) -> None:
         self.tools = _tools(body)
         if self.tools:  # chat templates put them before the messages
             self.add(_dump(self.tools))
@@ -177,12 +182,16 @@ class _Prompt:
             self.turns = 1
         elif isinstance(messages, list):
             self._read_list(messages)
+        if not _ANY_PAIRED.isdisjoint(body):
+            self._read_paired(body)
+
+    def _read_paired(self, body: dict[Any, Any]) -> None:
         for key in _PAIRED:
             texts = body.get(key)
             for text in texts if isinstance(texts, list) else (texts,):
                 if isinstance(text, str):
                     self.add(text)
-                elif isinstance(text, Mapping) and isinstance(text.get("text"), str):
+                elif isinstance(text, dict) and isinstance(text.get("text"), str):
                     self.add(text["text"])
 
     def _read_list(self, items: list[Any]) -> None:
@@ -190,7 +199,7 @@ class _Prompt:
             self._read_ids(items)
             return
         for item in items:
-            if isinstance(item, Mapping):
+            if isinstance(item, dict):
                 self._read_message(item)
             elif isinstance(item, str):
                 self.add(item)
@@ -202,14 +211,14 @@ class _Prompt:
     def _read_ids(self, ids: list[int]) -> None:
         self.ids.extend(number & 0x7FFF_FFFF for number in ids)
 
-    def _read_message(self, message: Mapping[Any, Any]) -> None:
+    def _read_message(self, message: dict[Any, Any]) -> None:
         self.turns += 1
         role = message.get("role")
-        mark = f"\x1e{role if isinstance(role, str) else ''}\x1f"
+        role = role if isinstance(role, str) else ""
+        mark = _MARKS.get(role) or f"\x1e{role}\x1f"
         texts, images = _content(message.get("content"))
-        for call in ("tool_calls", "function_call"):
-            if message.get(call):
-                texts.append(_dump(message[call]))
+        if not _CALLS.isdisjoint(message):
+            texts += [_dump(message[call]) for call in _CALL_KEYS if message.get(call)]
         self.images += images
         for text in texts:
             self.add(text, mark)
@@ -219,17 +228,19 @@ class _Prompt:
 
     def encoded(self) -> Iterator[bytes]:
         """The prompt as it is hashed: roles and texts in UTF-8, then token ids."""
-        for mark, text in zip(self.marks, self.texts, strict=True):
-            if mark:
-                yield mark.encode("utf-8", "surrogatepass")
-            yield text[: MOST_BLOCKS * BLOCK_BYTES].encode("utf-8", "surrogatepass")
+        most = MOST_BLOCKS * BLOCK_BYTES
+        if sum(map(len, self.texts)) <= most:
+            yield "".join(map(add, self.marks, self.texts)).encode("utf-8", "surrogatepass")
+        else:
+            for mark, text in zip(self.marks, self.texts, strict=True):
+                yield (mark + text[:most]).encode("utf-8", "surrogatepass")
         if self.ids:
             # Four bytes an id: sixteen ids fill a block, as sixteen tokens of text do.
             yield array("I", self.ids[: MOST_BLOCKS * BLOCK_TOKENS]).tobytes()
 
 
 def _has_messages(items: Any) -> bool:
-    return isinstance(items, list) and any(isinstance(item, Mapping) for item in items)
+    return isinstance(items, list) and any(isinstance(item, dict) for item in items)
 
 
 def _content(content: Any) -> tuple[list[str], int]:
@@ -242,7 +253,7 @@ def _content(content: Any) -> tuple[list[str], int]:
     for part in content:
         if isinstance(part, str):
             texts.append(part)
-        elif isinstance(part, Mapping):
+        elif isinstance(part, dict):
             text = part.get("text", part.get("refusal"))
             if isinstance(text, str):
                 texts.append(text)
@@ -251,12 +262,12 @@ def _content(content: Any) -> tuple[list[str], int]:
     return texts, images
 
 
-def _tools(body: Mapping[Any, Any]) -> list[Any]:
+def _tools(body: dict[Any, Any]) -> list[Any]:
     tools = body.get("tools", body.get("functions"))
     return tools if isinstance(tools, list) else []
 
 
-def _tool_choice(body: Mapping[Any, Any]) -> ToolChoice:
+def _tool_choice(body: dict[Any, Any]) -> ToolChoice:
     """`tool_choice` or the older `function_call`: a word, or an object that names one."""
     choice = body.get("tool_choice", body.get("function_call"))
     if choice == "none":
@@ -264,7 +275,7 @@ def _tool_choice(body: Mapping[Any, Any]) -> ToolChoice:
     return ToolChoice.REQUIRED if choice == "required" or isinstance(choice, dict) else ToolChoice.AUTO
 
 
-def _limit(body: Mapping[Any, Any]) -> int | None:
+def _limit(body: dict[Any, Any]) -> int | None:
     for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
         value = body.get(key)
         if type(value) is int and value > 0:

@@ -91,14 +91,14 @@ class ApiEndpoint(Endpoint):
         prepared = parts.router.prepare(request, pool, intake.hints)
         prepared.group = await parts.affinity.group(intake, request, pool)
         grant = await parts.limiter.admit(caller, request_id, expected_tokens(prepared))
-        interrupt, outlet = Interrupt(), outlet_of(scope)
+        interrupt, outlet = Interrupt(parts.deadlines), outlet_of(scope)
         exchange = Exchange(intake, prepared, interrupt, outlet, limit_headers=grant.headers)
         if parts.canary is not None:
             parts.canary.begin(exchange)
         exchange.keep = self._keep
         try:
-            with outlet.watched(partial(interrupt.fire, Reason.CLIENT_GONE)):
-                await parts.proxy.serve(exchange)
+            outlet.watch(partial(interrupt.fire, Reason.CLIENT_GONE))
+            await parts.proxy.serve(exchange)
         except ApiError as error:
             exchange.reason = exchange.reason or error.code.value
             raise
@@ -109,6 +109,7 @@ class ApiEndpoint(Endpoint):
                 raise
             exchange.status, exchange.reason = Status.CANCELLED, reason.value
         finally:
+            outlet.unwatch()
             interrupt.disarm()
             parts.recorder.record(exchange)
             parts.limiter.settle(grant, spent_tokens(exchange))

@@ -87,6 +87,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._declined = False
         """Reading the body of a request whose upgrade was declined, with a parser of its own."""
         self._broken = False
+        self._idle_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -102,6 +103,7 @@ class RouterProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._expect_nothing()
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
         if self._outlet is not None:
             self._outlet.tell_gone()
@@ -135,7 +137,10 @@ class RouterProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; what comes after the body is none."""
         if self._in_head and not self._declined:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is here, and the request begins."""
@@ -168,22 +173,42 @@ class RouterProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The answer is out; of the request, more may still be coming that nobody wants."""
-        super().on_response_complete()
-        unread = self._in_message and not self._in_head and self._answered
+        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        self._next_or_idle()
         if self._broken:
             self._close()
-        elif unread:
+        elif self._in_message and not self._in_head and self._answered:
             self._unset_keepalive_if_required()
             self._expect(LINGER_S, self._close)
+
+    def _next_or_idle(self) -> None:
+        """As uvicorn has it, but without a timer for each answer."""
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._unset_keepalive_if_required()
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._wait_for_requests()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """What the parser cannot frame."""
         self._refuse(HTTP_ERROR)
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Idle for too long."""
+    def _unset_keepalive_if_required(self) -> None:
+        """It is not idle any more."""
+        if self._idle_until_s:
+            self._idle_until_s = 0.0
+            self._parts.deadlines.forget(self)
+
+    def due_s(self) -> float:
+        """For `Deadlines`: until when it may be idle."""
+        return self._idle_until_s
+
+    def late(self) -> None:
+        """For `Deadlines`: idle for too long."""
+        self._idle_until_s = 0.0
         self._close()
 
     def _received(self, size: int) -> None:
@@ -196,7 +221,7 @@ class RouterProtocol(HttpToolsProtocol):
                 self._refuse(HEAD_TOO_LARGE)
             elif self._timer is None:  # most heads come in one piece, and need none
                 self._expect(self._parts.settings.timeouts.headers_s, self._head_is_late)
-        elif self._is_idle and self._timer is None and self.timeout_keep_alive_task is None:
+        elif self._is_idle and self._timer is None and not self._idle_until_s:
             self._wait_for_requests()  # blank lines between requests begin none
 
     @property
@@ -288,10 +313,8 @@ class RouterProtocol(HttpToolsProtocol):
 
     def _wait_for_requests(self) -> None:
         """Nothing is under way: the client may be idle for so long."""
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        self._idle_until_s = self.loop.time() + self.timeout_keep_alive
+        self._parts.deadlines.watch(self, self._idle_until_s)
 
     def _expect(self, within_s: float, late: Callable[[], None]) -> None:
         self._expect_nothing()

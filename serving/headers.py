@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from steersman.serving.errors import ApiError, Code
 from steersman.traces.schema import Priority
@@ -48,10 +49,11 @@ HOP_BY_HOP = frozenset(
 
 _NOT_UPSTREAM = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding"}
 """Set by the client session itself. Answers are asked for uncompressed: their usage is read."""
-_NOT_DOWNSTREAM = HOP_BY_HOP | {b"date", b"server", b"content-length"}
 _OURS = frozenset(
     (REPLICA_HEADER, POLICY_HEADER, DECISION_HEADER, FALLBACK_HEADER, QUEUE_HEADER, DEGRADED_HEADER)
 )
+_NOT_DOWNSTREAM = HOP_BY_HOP | _OURS | {b"date", b"server", b"content-length"}
+_IDENTITY = (b"accept-encoding", b"identity")
 
 _PRIORITIES = {
     key: priority
@@ -107,7 +109,7 @@ def parse_hints(headers: RawHeaders, objectives: Mapping[str, int] | None = None
 
 def header_bytes(headers: RawHeaders) -> int:
     """Size of all names and values."""
-    return sum(len(name) + len(value) for name, value in headers)
+    return sum(map(len, chain.from_iterable(headers)))
 
 
 def upstream_headers(
@@ -121,27 +123,35 @@ def upstream_headers(
         request_id: given to the engine as `x-request-id` if the client gave none.
     """
     headers = list(headers)
-    dropped = _NOT_UPSTREAM | _nominated(headers) | ({b"authorization"} if authorization else set())
+    dropped = _without_nominated(headers, _NOT_UPSTREAM)
+    if authorization:
+        dropped |= {b"authorization"}
     kept = [header for header in headers if header[0] not in dropped]
-    kept.append((b"accept-encoding", b"identity"))
+    is_named = b"x-request-id" in dict(kept)
+    kept.append(_IDENTITY)
     if authorization:
         kept.append((b"authorization", authorization.encode()))
-    if not any(name == b"x-request-id" for name, _ in kept):
+    if not is_named:
         kept.append((b"x-request-id", request_id.encode()))
     return kept
 
 
 def downstream_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
-    """What of a replica's headers goes to the client; the caller frames the body anew."""
-    lowered = [(name.lower(), value) for name, value in headers]
-    dropped = _NOT_DOWNSTREAM | _nominated(lowered) | _OURS
-    return [(name, value) for name, value in lowered if name not in dropped]
+    """What of a replica's headers goes to the client; the caller frames the body anew.
+
+    Args:
+        headers: the replica's; names in lower case.
+    """
+    dropped = _without_nominated(headers, _NOT_DOWNSTREAM)
+    return [header for header in headers if header[0] not in dropped]
 
 
-def _nominated(headers: RawHeaders) -> frozenset[bytes]:
-    """Headers that `Connection`, however often it is there, declares to be of this hop only."""
+def _without_nominated(headers: RawHeaders, dropped: frozenset[bytes]) -> frozenset[bytes]:
+    """These, and those that `Connection`, however often it is there, declares to be of this hop only."""
     declared = [value for name, value in headers if name == b"connection"]
-    return frozenset(token.strip().lower() for value in declared for token in value.split(b","))
+    if not declared:
+        return dropped
+    return dropped.union(token.strip().lower() for value in declared for token in value.split(b","))
 
 
 def _first(told: dict[bytes, str], names: tuple[bytes, ...]) -> tuple[bytes, str] | None:

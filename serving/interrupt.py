@@ -1,18 +1,15 @@
 """What may end a request from outside: its client goes away, or somebody takes too long.
 
-Both cancel the task that serves it, which then asks why. One timer a request, moved lazily, so that
-watching every piece of a stream costs next to nothing.
+Both cancel the task that serves it, which then asks why. The time is watched by `Deadlines`, and moved
+on with every piece of a stream by no more than an assignment.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from enum import StrEnum
 
-_LOOK_S = 30.0
-"""The timer looks this often at least: a request's first deadline is its longest, and a timer that is
-set early enough need not be set again for the next one."""
+from steersman.serving.deadlines import Deadlines
 
 
 class Reason(StrEnum):
@@ -30,27 +27,53 @@ class Interrupt:
 
     After a `CancelledError`, `take` tells whether it was ours: if so the task goes on, if not (the
     server is stopping) the error must go on.
+
+    Args:
+        deadlines: watch the time for it; None: its own.
     """
 
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        task = asyncio.current_task(self.loop)
+    __slots__ = (
+        "_armed",
+        "_deadlines",
+        "_late",
+        "_reason",
+        "_task",
+        "_time",
+        "_within_s",
+        "loop",
+        "since_s",
+    )
+
+    def __init__(self, deadlines: Deadlines | None = None) -> None:
+        self.loop = loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         assert task is not None
         self._task = task
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = math.inf
-        """When it looks."""
-        self._deadline_s = 0.0
+        self._time = loop.time
+        self._deadlines = Deadlines() if deadlines is None else deadlines
+        self.since_s = 0.0
+        """From when on what is expected is waited for, by the loop's clock. Whoever sees it happen, and
+        happen again, moves it on."""
+        self._within_s = 0.0
         self._late = Reason.BACKEND_TIMEOUT
         self._reason: Reason | None = None
         self._armed = True
 
     def expect(self, within_s: float, late: Reason) -> None:
-        """Something must happen within this time, or the task is ended for this reason."""
-        deadline_s = self._deadline_s = self.loop.time() + within_s
+        """Something must happen within this time from now, or from a later `since_s`, or the task is
+        ended for this reason."""
+        self.since_s = now_s = self._time()
+        self._within_s = within_s
         self._late = late
-        if deadline_s < self._timer_s:
-            self._set_timer()
+        self._deadlines.watch(self, now_s + within_s)
+
+    def due_s(self) -> float:
+        """For `Deadlines`."""
+        return self.since_s + self._within_s
+
+    def late(self) -> None:
+        """For `Deadlines`."""
+        self.fire(self._late)
 
     def fire(self, reason: Reason) -> None:
         """End the task; the first reason counts."""
@@ -69,20 +92,4 @@ class Interrupt:
     def disarm(self) -> None:
         """Nothing fires any more."""
         self._armed = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._timer_s = math.inf
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_s = min(self._deadline_s, self.loop.time() + _LOOK_S)
-        self._timer = self.loop.call_at(self._timer_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer, self._timer_s = None, math.inf
-        if self.loop.time() < self._deadline_s:
-            self._set_timer()
-        else:
-            self.fire(self._late)
+        self._deadlines.forget(self)

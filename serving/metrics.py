@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from steersman.agents.evaluate.statistics import jain_index, max_over_mean
 from steersman.predictors import ledger as L
 from steersman.predictors.analytic import load_now
-from steersman.serving.labelled import LabelledCounter, LabelledHistogram
+from steersman.serving.labelled import LabelledCounter, LabelledGauge, LabelledHistogram
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Fleet
 from steersman.serving.replica import Replica
@@ -38,12 +38,10 @@ class RouterMetrics:
         self.registry = registry = CollectorRegistry(auto_describe=False)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return (LabelledCounter if labels else Counter)(
-                f"steersman_{name}", text, labels, registry=registry
-            )
+            return LabelledCounter(f"steersman_{name}", text, labels, registry=registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return (LabelledHistogram if labels else Histogram)(
+            return LabelledHistogram(
                 f"steersman_{name}", text, labels, buckets=buckets, registry=registry
             )
 
@@ -53,7 +51,7 @@ class RouterMetrics:
         self.refusals = counter(
             "refusals", "Requests answered by the router itself, by reason", "reason"
         )
-        self.in_flight = Gauge(
+        self.in_flight = LabelledGauge(
             "steersman_requests_in_flight", "Requests being served", registry=registry
         )
         self.input_tokens = counter("input_tokens", "Prompt tokens of finished requests", "model")

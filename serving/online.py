@@ -120,13 +120,22 @@ class OnlineErrors(Collector):
         self, model: str, replica: Replica, target: str, actual_s: float, estimated_s: float
     ) -> None:
         """What a replica took, and what it was to take without any correction."""
-        pace = self._paces.setdefault(replica, {}).setdefault(model, Pace())
+        pace = self._pace_of(replica, model)
         if pace.observe(target, actual_s, estimated_s):
             self._metrics.drift_alarms.labels(model, replica.profile.name, P.RAW + target).inc()
             logger.warning(
                 "%s does not take as long as it did: %s of %s is %.2f times the estimate by now",
                 *(replica.id, target, model, actual_s / estimated_s),
             )
+
+    def _pace_of(self, replica: Replica, model: str) -> Pace:
+        paces = self._paces.get(replica)
+        if paces is None:
+            paces = self._paces[replica] = {}
+        pace = paces.get(model)
+        if pace is None:
+            pace = paces[model] = Pace()
+        return pace
 
     def _each_pace(self) -> Iterator[tuple[Replica, str, Pace]]:
         for replica, paces in list(self._paces.items()):

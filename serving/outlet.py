@@ -9,8 +9,7 @@ request, and what is passed on from a replica goes through that; `send` stays fo
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from starlette.types import Scope
@@ -69,7 +68,7 @@ class Outlet:
             return
         if cycle.response_started:
             raise RuntimeError("the answer has begun")
-        lines = [b"%b: %b" % header for header in (*cycle.default_headers, *headers)]
+        lines = [*map(b": ".join, cycle.default_headers), *map(b": ".join, headers)]
         if b"connection: close" in lines:  # the server is stopping
             cycle.keep_alive = False
         elif not cycle.keep_alive:
@@ -90,7 +89,12 @@ class Outlet:
     def write(self, piece: bytes) -> bool:
         """Send a piece of the answer, which is not empty; whether more may follow at once."""
         if not self._cycle.disconnected:
-            self._send(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+            if self._chunked:
+                piece = b"%b%x\r\n%b\r\n" % (self._head, len(piece), piece)
+            elif self._head:
+                piece = self._head + piece
+            self._head = b""
+            self._transport.write(piece)
         return not self._flow.write_paused
 
     def end(self, piece: bytes = b"") -> None:
@@ -100,7 +104,8 @@ class Outlet:
             return
         if self._chunked:
             piece = b"%x\r\n%b\r\n0\r\n\r\n" % (len(piece), piece) if piece else b"0\r\n\r\n"
-        self._send(piece)
+        self._transport.write(self._head + piece)
+        self._head = b""
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
@@ -112,23 +117,17 @@ class Outlet:
         self._cycle.disconnected = True
         self._transport.abort()
 
-    def _send(self, data: bytes) -> None:
-        if self._head:
-            data, self._head = self._head + data, b""
-        self._transport.write(data)
-
-    @contextlib.contextmanager
-    def watched(self, on_gone: Callable[[], None]) -> Iterator[None]:
-        """While the block lasts, `on_gone` is called once if the client goes away, or has gone. To be
-        entered when the request has been read."""
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        """From now on until `unwatch`, `on_gone` is called once if the client goes away, or has gone. To
+        be asked when the request has been read."""
         self._flow.resume_reading()  # or nobody would notice
         self._on_gone = on_gone
         if self._cycle.disconnected:
             self.tell_gone()
-        try:
-            yield
-        finally:
-            self._on_gone = None
+
+    def unwatch(self) -> None:
+        """Nobody is to be told any more."""
+        self._on_gone = None
 
     def tell_gone(self) -> None:
         """For the connection: nobody is there any more."""

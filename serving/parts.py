@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from steersman.predictors.blocks import BLOCK_TOKENS
@@ -23,6 +23,7 @@ from steersman.serving.canary.canary import Canary
 from steersman.serving.canary.make import make_canary
 from steersman.serving.compaction import CompactionLoop
 from steersman.serving.config import RouterSettings
+from steersman.serving.deadlines import Deadlines
 from steersman.serving.discovery.loop import Searches
 from steersman.serving.health import HealthMonitor
 from steersman.serving.health_report import health_report
@@ -105,6 +106,8 @@ class Parts:
     canary: Canary | None
     watches: list[ControlLoop]
     """All other loops, those among them."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    """Of all requests."""
     pages: WorkerPages | None = None
     """Of all workers, where there are several."""
     team: Team | None = None

@@ -7,7 +7,6 @@ times as many pieces to pass on as requests to serve.
 from __future__ import annotations
 
 from steersman.serving.exchange import Exchange
-from steersman.serving.interrupt import Reason
 from steersman.serving.loops import Clock
 from steersman.serving.pulse import Pulse
 
@@ -18,23 +17,22 @@ class Passing:
     Args:
         exchange: whose client gets the pieces, and whose tap sees them.
         pulse: of the replica they come from.
-        idle_s: the next one must come within this time.
         clock: the router's.
     """
 
-    __slots__ = ("_clock", "_expect", "_feed", "_heard", "_idle_s", "_write")
+    __slots__ = ("_clock", "_feed", "_heard", "_interrupt", "_time", "_write")
 
-    def __init__(self, exchange: Exchange, pulse: Pulse, idle_s: float, clock: Clock) -> None:
+    def __init__(self, exchange: Exchange, pulse: Pulse, clock: Clock) -> None:
         self._feed = exchange.tap.feed
         self._write = exchange.outlet.write
-        self._expect = exchange.interrupt.expect
+        self._interrupt = exchange.interrupt
+        self._time = exchange.interrupt.loop.time
         self._heard = pulse.heard
-        self._idle_s = idle_s
         self._clock = clock
 
     def __call__(self, piece: bytes) -> bool:
         """Pass it on; whether the client takes more at once."""
         self._feed(piece)
         self._heard(self._clock())
-        self._expect(self._idle_s, Reason.BACKEND_TIMEOUT)
+        self._interrupt.since_s = self._time()  # the next one has as long as this one had
         return self._write(piece)

@@ -158,12 +158,13 @@ class Relay:
     async def _stream(self, exchange: Exchange, flight: Flight, response: Response) -> None:
         tap, replica = exchange.tap, flight.route.replica
         interrupt, idle_s = exchange.interrupt, self.settings.timeouts.idle_s
-        passing = Passing(exchange, replica.pulse, idle_s, self.clock)
+        passing = Passing(exchange, replica.pulse, self.clock)
         last = b""
         try:
             while piece := await response.read_some():
                 if exchange.first_token_s is None:
                     await self._begin(exchange, flight, response, piece)
+                    interrupt.expect(idle_s, Reason.BACKEND_TIMEOUT)
                 if response.at_end:  # the last piece goes with the end
                     tap.feed(piece)
                     last = piece

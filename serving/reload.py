@@ -87,6 +87,8 @@ class Reloader:
         self._parts = parts
         self._read = read
         self._lock = asyncio.Lock()
+        self.accepted: RouterSettings | None = None
+        """What was read last and is right; of it counts what does not take a restart."""
 
     async def reload(self) -> Reloaded:
         """Do it; never raises for what is wrong with the file. One at a time."""
@@ -107,6 +109,7 @@ class Reloader:
         certificates = await asyncio.to_thread(parts.fleet.read_certificates, settings.backends)
         parts.fleet.take_certificates(certificates)
         await parts.apply(settings)
+        self.accepted = wanted
         return Reloaded(ok=True, changed=changed, needs_restart=needs_restart)
 
     def _tell(self, result: Reloaded) -> None:

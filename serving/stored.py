@@ -82,12 +82,14 @@ class StoredEndpoint(Endpoint):
             request_id=request_id,
         )
         told = [(H.REPLICA_HEADER, replica.id.encode()), (H.DECISION_HEADER, request_id.encode())]
-        passing = _Passing(parts, Interrupt(), send, [*told, *grant.headers])
+        passing = _Passing(parts, Interrupt(parts.deadlines), send, [*told, *grant.headers])
         method = b"GET" if scope["method"] == "HEAD" else scope["method"].encode()
+        outlet = outlet_of(scope)
         try:
-            with outlet_of(scope).watched(partial(passing.interrupt.fire, Reason.CLIENT_GONE)):
-                await passing.ask(replica, method, path, body, headers)
+            outlet.watch(partial(passing.interrupt.fire, Reason.CLIENT_GONE))
+            await passing.ask(replica, method, path, body, headers)
         finally:
+            outlet.unwatch()
             parts.limiter.settle(grant, 0.0)
         return passing.status
 

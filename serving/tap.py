@@ -6,6 +6,7 @@ is an event whatever the text in it says. Only the last pieces are parsed, once,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import deque
@@ -29,6 +30,8 @@ _RESPONSE_ID = re.compile(rb'(?<!\\)"id"\s*:\s*"(resp[A-Za-z0-9_-]{1,128})"')
 _PARSED_BYTES = 64 * 2**10
 """A larger answer (embeddings, for the most part) is searched for its usage, not parsed."""
 _OBJECT = json.JSONDecoder()
+_MOST_BRACES = 8
+"""Tried before an object is read by a decoder that tells where it ends, but takes its time."""
 
 
 class Usage(NamedTuple):
@@ -130,7 +133,9 @@ class StreamTap:
 
 def calls_tool(answer: bytes) -> bool:
     """Whether an answer, or the end of one, calls a tool."""
-    return any(before + call in answer for call in _TOOL_CALLS if call in answer for before in _ENDED_BY)
+    if b"_call" not in answer:  # nearly always, and one search is enough to tell
+        return False
+    return any(before + call in answer for call in _TOOL_CALLS for before in _ENDED_BY)
 
 
 class ResponsesTap(StreamTap):
@@ -205,6 +210,14 @@ def _last_usage(tail: bytes) -> Usage | None:
 
 def _object_at(text: bytes, start: int) -> Any:
     """The JSON object that begins there; None if that is none."""
+    end = start
+    for _ in range(_MOST_BRACES):  # most have one pair of them or two
+        end = text.find(b"}", end) + 1
+        piece = text[start:end]
+        if piece.count(b"{") == piece.count(b"}"):
+            with contextlib.suppress(orjson.JSONDecodeError):
+                return orjson.loads(piece)
+            break
     try:
         parsed, _ = _OBJECT.raw_decode(text[start : start + _KEPT_BYTES].decode("utf-8", "replace"))
     except (ValueError, RecursionError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 from yarl import URL
@@ -76,7 +76,9 @@ class Upstream:
     ) -> None:
         await self._connections.__aexit__(kind, error, trace)
 
-    async def post(self, replica: Replica, path: str, body: bytes, headers: RawHeaders) -> Response:
+    def post(
+        self, replica: Replica, path: str, body: bytes, headers: RawHeaders
+    ) -> Coroutine[Any, Any, Response]:
         """Send a request; returns once the replica's response headers are here.
 
         Args:
@@ -88,15 +90,15 @@ class Upstream:
         Raises:
             One of FAILURES; `describe_failure` puts it in words.
         """
-        return await self.ask(replica, b"POST", path, body, headers)
+        return self.ask(replica, b"POST", path, body, headers)
 
-    async def ask(
+    def ask(
         self, replica: Replica, method: bytes, path: str, body: bytes, headers: RawHeaders
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Response]:
         """As `post`, by another method; a body that is empty is none, but for POST."""
         if body or method == b"POST":
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        return await self._ask(replica, method, path, headers, body)
+        return self._ask(replica, method, path, headers, body)
 
     async def get(self, replica: Replica, path: str, *, timeout_s: float) -> bytes:
         """Fetch a small page.
@@ -151,7 +153,7 @@ def request_head(method: bytes, target: bytes, host: bytes, headers: RawHeaders)
         ValueError: something in it would break a line.
     """
     lines = [b"%b %b HTTP/1.1" % (method, target), b"host: %b" % host]
-    lines += [b"%b: %b" % header for header in headers]
+    lines += map(b": ".join, headers)
     head = b"\r\n".join(lines)
     if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1 or b"\0" in head:
         raise ValueError("a header or the path has a line break in it")

@@ -88,10 +88,10 @@ class Connection(asyncio.Protocol):
             if self._unfinished_bytes > MOST_HEAD_BYTES:
                 self._break(NotHttp())
                 return
-        elif response.buffered > HIGH_WATER_BYTES and not self._paused:
+        response.wake()
+        if response.buffered > HIGH_WATER_BYTES and not self._paused:  # nobody took it at once
             self._paused = True
             self._transport.pause_reading()
-        response.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is closed. That is how an answer ends that does not say how long it is."""

@@ -171,9 +171,13 @@ class Response:
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
-        if self._sink is not None and self._pieces and not self.complete:
+        sink, pieces = self._sink, self._pieces
+        if sink is not None and pieces and not self.complete:
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self.buffered = 0  # the connection has not been paused: it looks afterwards
             try:
-                if self._sink(self.take()):
+                if sink(piece):
                     return
             except Exception as error:  # it is the task's, not the connection's
                 waiter.set_exception(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from steersman.serving.outcome_log import outcomes_writer, overflows_of, write_l
 from steersman.serving.pool import MOST_REPLICAS
 from steersman.serving.reload import Reloader, rehearse
 from steersman.serving.server import open_socket, serve_forever
+from steersman.serving.workers.accepted import Accepted
 from steersman.serving.workers.board import Board, Seat
 from steersman.serving.workers.orders import Orders
 from steersman.serving.workers.pages import DepartedPages, PageRack, WorkerPages
@@ -42,50 +44,42 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
     if settings.outcome_log.directory:
         outcomes_writer(settings, None).close()  # whether there can be one
     listener = open_socket(settings)
-    serving = settings
     operators = operators_socket(settings)
     board = Board(settings.workers + 1, MOST_REPLICAS)
     rack = PageRack(settings.workers + 3)
     pages = DepartedPages(rack)
     wires, orders = Wires(settings.workers + 1), Orders(settings.workers + 1)
-
+    accepted = Accepted(settings.workers + 1)
+    serving = NextSettings(settings, read, accepted)
     overflows = overflows_of(settings)
 
     def work(seat: int, ready: Callable[[], None]) -> int:
-        app = create_app(serving, Seat(board, seat), overflows)
+        app = create_app(serving.now, Seat(board, seat), overflows)
         parts = app.state.parts
         parts.pages = WorkerPages(rack, seat, parts.metrics)
         reloader = Reloader(parts, read)
-        parts.team = Team(wires, orders, seat, parts, reloader)
+        parts.team = Team(wires, orders, accepted, seat, parts, reloader)
         parts.watches += [parts.pages, parts.team, OrphanWatch()]
         settle()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             signal.signal(signal.SIGTERM, lambda *_: None)
-            serve = serve_forever(app, serving, listener, reloader, on_ready=ready, operators=operators)
-            runner.run(serve)
+            runner.run(
+                serve_forever(app, serving.now, listener, reloader, on_ready=ready, operators=operators)
+            )
         parts.pages.show()
         return 0
-
-    def reload() -> None:
-        """For workers that are started from now on; those that are there do it by themselves."""
-        nonlocal serving
-        try:
-            wanted = read()
-            rehearse(wanted)
-        except ConfigError:
-            return  # they say what is wrong
-        serving = wanted
 
     def gone(seat: int, unasked: bool) -> None:
         wires.taken[seat] = 0
         orders.departed(seat)
+        accepted.departed(seat)
         board.clear(seat)
         pages.departed(seat)
         if unasked:
             pages.restarted()
 
     patience_s = settings.timeouts.lame_duck_s + settings.timeouts.drain_s + SPARE_S
-    supervisor = Supervisor(settings.workers, work, gone, reload, patience_s)
+    supervisor = Supervisor(settings.workers, work, gone, serving.read, serving.take_up, patience_s)
 
     def stop() -> None:
         listener.close()
@@ -95,8 +89,39 @@ def serve_in_workers(settings: RouterSettings, read: Callable[[], RouterSettings
     host, port = listener.getsockname()[:2]
     logger.info("%d workers listen on %s port %d", settings.workers, host, port)
     code = supervisor.run(stop)
-    write_leftovers(serving, overflows)
+    write_leftovers(serving.now, overflows)
     return code
+
+
+class NextSettings:
+    """What workers serve by that are started from now on; those that are there read it by themselves.
+
+    Args:
+        now: at the start.
+        read: reads and checks the file.
+        accepted: by those that are there.
+    """
+
+    def __init__(
+        self, now: RouterSettings, read: Callable[[], RouterSettings], accepted: Accepted
+    ) -> None:
+        self.now = now
+        self._read = read
+        self._accepted = accepted
+
+    def read(self) -> None:
+        """What the file says, if nothing is wrong with it."""
+        with contextlib.suppress(ConfigError):  # they say what is wrong
+            wanted = self._read()
+            rehearse(wanted)
+            self.now = wanted
+
+    def take_up(self) -> None:
+        """What the others have taken up."""
+        try:
+            self.now = self._accepted.newest() or self.now
+        except ValueError as error:  # nothing in it may end the supervisor
+            logger.error("workers that start from now on have the former configuration: %s", error)
 
 
 class OrphanWatch:

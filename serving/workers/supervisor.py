@@ -4,7 +4,7 @@
 
     SIGTERM, SIGINT   every worker drains and ends, then the supervisor does
     SIGHUP            every worker reads the configuration again
-    SIGUSR1           the workers have read it again by themselves: those started from now on do so too
+    SIGUSR1           the workers have read it by themselves: those started from now on have the same
     SIGUSR2           one worker after the other is replaced: the new one serves, the old one drains
 
 A worker that ends unasked is started again, at once, or after a pause that grows while it keeps ending
@@ -65,7 +65,8 @@ class Supervisor:
         work: what a worker does, in the child: it gets its seat (0 to `count`) and what to call when it
             serves, and returns its exit status.
         gone: told of the seat of every worker that has ended, and whether unasked.
-        reload: called at SIGHUP, before the workers are told, and at SIGUSR1.
+        reload: called at SIGHUP, before the workers are told.
+        reloaded: called at SIGUSR1.
         patience_s: how long a worker may take to end.
     """
 
@@ -75,12 +76,14 @@ class Supervisor:
         work: Callable[[int, Callable[[], None]], int],
         gone: Callable[[int, bool], None],
         reload: Callable[[], None],
+        reloaded: Callable[[], None],
         patience_s: float,
     ) -> None:
         self._count = count
         self._work = work
         self._gone = gone
         self._reload = reload
+        self._reloaded = reloaded
         self._patience_s = patience_s
         self._workers: dict[int, Worker] = {}
         self._due_s: list[float] = []
@@ -144,7 +147,7 @@ class Supervisor:
             self._reload()
             self._tell_all(told)
         elif told is signal.SIGUSR1:
-            self._reload()
+            self._reloaded()
         elif told is signal.SIGUSR2 and not self._to_replace and self._incoming is None:
             # One that leaves is replaced already; it may drain for long.
             self._to_replace = [pid for pid, worker in self._workers.items() if not worker.leaving]

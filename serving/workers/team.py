@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from steersman.serving.parts import Parts
 from steersman.serving.reload import Reloader
+from steersman.serving.workers.accepted import Accepted
 from steersman.serving.workers.orders import Orders
 from steersman.serving.workers.wires import Colleagues, Wires
 
@@ -37,10 +38,11 @@ class Team:
     Args:
         wires: to the others.
         orders: of all.
+        accepted: where the supervisor finds what was taken up.
         seat: this worker's.
         parts: its router.
         reloader: of its configuration.
-        tell_supervisor: workers that start from now on are to have the configuration as it is now.
+        tell_supervisor: workers that start from now on are to have the newest that was taken up.
     """
 
     name = "orders"
@@ -49,12 +51,14 @@ class Team:
         self,
         wires: Wires,
         orders: Orders,
+        accepted: Accepted,
         seat: int,
         parts: Parts,
         reloader: Reloader,
         tell_supervisor: Callable[[], None] | None = None,
     ) -> None:
         self._orders = orders
+        self._accepted = accepted
         self._seat = seat
         self._parts = parts
         self._reloader = reloader
@@ -111,6 +115,8 @@ class Team:
 
     async def _reload(self) -> dict[str, Any]:
         result = await self._reloader.reload()
+        if result.ok and self._reloader.accepted is not None:
+            self._accepted.give(self._seat, self._reloader.accepted)
         return asdict(replace(result, problem=result.problem[:MOST_PROBLEM]))
 
     async def _flush(self) -> dict[str, Any]:

@@ -320,6 +320,7 @@ async def test_what_an_operator_changes_reaches_every_worker(tmp_path: Path) -> 
             assert await served_by() == {"b1"}
             assert (await told("POST", "/replicas/b9/drain"))[0] == 404
             config.write_text(yaml.safe_dump(values | {"aliases": {"gpt": "m"}}), encoding="utf-8")
+            os.kill(process.pid, signal.SIGSTOP)  # the supervisor comes to it only when the file is bad
             status, answer = await told("POST", "/reload")
             assert (status, answer["changed"], answer["workers"]) == (
                 200,
@@ -327,6 +328,7 @@ async def test_what_an_operator_changes_reaches_every_worker(tmp_path: Path) -> 
                 {"did": 2, "of": 2},
             )
             config.write_text(yaml.safe_dump(values | {"polcy": {}}), encoding="utf-8")
+            os.kill(process.pid, signal.SIGCONT)
             status, answer = await told("POST", "/reload")
             assert (status, answer["workers"]) == (422, {"did": 0, "of": 2})
             # One that starts now has what counts, not what was refused.

@@ -100,6 +100,15 @@ def test_without_a_model_the_analytic_estimate_serves(seen: Observation) -> None
     assert AnalyticLatency().version == ""
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 0.0, 0.0123, 1e30])
+def test_a_candidate_alone_gets_what_it_gets_among_others(value: float, seen: Observation) -> None:
+    replicas = seen.replicas.copy()
+    replicas[1, REPLICA_INDEX["ttft_s"]] = value
+    for predictor in (MODEL, AnalyticLatency()):
+        answers = predictor.predict(replicas, seen.request)
+        assert np.array_equal(predictor.predict(replicas[1:2], seen.request), answers[1:2])
+
+
 @pytest.mark.parametrize("predictor", [MODEL, AnalyticLatency()])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e30])
 def test_absurd_inputs_give_bounded_answers(

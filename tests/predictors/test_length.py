@@ -21,6 +21,7 @@ from steersman.predictors.length import (
     FALLBACK_P90,
     LENGTH_OUTPUTS,
     MOST_TOKENS,
+    WORDING,
     FallbackLength,
     LengthModel,
     LengthPredictor,
@@ -105,6 +106,16 @@ def test_without_a_model_the_tenant_tells_and_else_constants() -> None:
         [100, 300],
     ]
     assert FallbackLength().version == ""
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=4, max_size=4))
+def test_a_row_alone_gets_what_it_gets_among_others(values: list[float]) -> None:
+    features = np.zeros((1, len(LENGTH_FEATURES)), dtype=np.float32)
+    features[0, [TENANT, TENANT + 1, WORDING, LIMIT]] = values
+    with np.errstate(all="ignore"):
+        alone = FallbackLength().predict(features)
+        among = FallbackLength().predict(np.concatenate([features, row(10, 30)]))
+    assert np.array_equal(alone[0], among[0], equal_nan=True)
 
 
 def test_a_bundle_may_have_a_length_model(tmp_path: Path) -> None:

@@ -127,15 +127,15 @@ def test_a_backends_own_key_replaces_the_clients() -> None:
 def test_headers_of_a_replica_travel_but_for_framing_and_ours() -> None:
     got = downstream_headers(
         [
-            (b"Content-Type", b"application/json"),
-            (b"Content-Length", b"3"),
-            (b"Transfer-Encoding", b"chunked"),
-            (b"Connection", b"x-private"),
-            (b"X-Private", b"1"),
-            (b"Server", b"uvicorn"),
-            (b"X-Steersman-Replica", b"forged"),
-            (b"Set-Cookie", b"a"),
-            (b"Set-Cookie", b"b"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"3"),
+            (b"transfer-encoding", b"chunked"),
+            (b"connection", b"x-private"),
+            (b"x-private", b"1"),
+            (b"server", b"uvicorn"),
+            (b"x-steersman-replica", b"forged"),
+            (b"set-cookie", b"a"),
+            (b"set-cookie", b"b"),
         ]
     )
     assert got == [(b"content-type", b"application/json"), (b"set-cookie", b"a"), (b"set-cookie", b"b")]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from steersman.serving.deadlines import Deadlines
 from steersman.serving.interrupt import Interrupt, Reason
 
 
@@ -67,3 +69,59 @@ async def test_a_cancellation_by_others_is_not_ours() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_many_are_watched_by_one_timer_and_forgotten() -> None:
+    deadlines = Deadlines()
+
+    async def waits(within_s: float, moves: int) -> Reason | None:
+        interrupt = Interrupt(deadlines)
+        interrupt.expect(within_s, Reason.BACKEND_TIMEOUT)
+        try:
+            for _ in range(moves):
+                await asyncio.sleep(within_s / 4)
+                interrupt.since_s = interrupt.loop.time()
+            await asyncio.sleep(5.0)
+        except asyncio.CancelledError:
+            return interrupt.take()
+        finally:
+            interrupt.disarm()
+        return None
+
+    began_s = asyncio.get_running_loop().time()
+    late = [asyncio.create_task(waits(0.2 + 0.001 * i, i % 8)) for i in range(40)]
+    patient = asyncio.create_task(waits(60.0, 0))
+    assert await asyncio.gather(*late) == [Reason.BACKEND_TIMEOUT] * 40
+    assert asyncio.get_running_loop().time() - began_s < 5.0
+    assert len(deadlines) == 1
+    patient.cancel()
+    assert await patient is None
+    assert len(deadlines) == 0
+
+
+async def test_one_that_fails_keeps_nobody_else_from_being_told() -> None:
+    class Failing:
+        def due_s(self) -> float:
+            return 0.0
+
+        def late(self) -> None:
+            raise RuntimeError
+
+    deadlines, failures = Deadlines(), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    for _ in range(3):
+        deadlines.watch(Failing(), 0.0)
+    interrupt = Interrupt(deadlines)
+    interrupt.expect(0.02, Reason.BACKEND_TIMEOUT)
+    assert await interrupted(interrupt) is Reason.BACKEND_TIMEOUT
+    while len(deadlines):
+        await asyncio.sleep(0.01)
+    assert len(failures) == 3
+
+
+async def test_one_that_was_late_is_watched_again() -> None:
+    interrupt = Interrupt(Deadlines())
+    for _ in range(2):
+        interrupt.expect(0.02, Reason.BACKEND_TIMEOUT)
+        assert await interrupted(interrupt) is Reason.BACKEND_TIMEOUT
+    interrupt.disarm()

@@ -1,10 +1,10 @@
-"""Children of metrics are found again, and forgotten with their labels."""
+"""Metrics of the event loop say what the library's own say; their children are found and forgotten."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from steersman.serving.labelled import LabelledCounter, LabelledHistogram
+from steersman.serving.labelled import LabelledCounter, LabelledGauge, LabelledHistogram
 
 
 def test_children_are_found_again_and_forgotten() -> None:
@@ -25,3 +25,26 @@ def test_children_are_found_again_and_forgotten() -> None:
     counter.remove_by_labels({"model": "m"})
     times.clear()
     assert "{" not in generate_latest(registry).decode()
+
+
+def test_they_say_what_the_librarys_own_say() -> None:
+    pages = []
+    for counter, gauge, histogram in (
+        (LabelledCounter, LabelledGauge, LabelledHistogram),
+        (Counter, Gauge, Histogram),
+    ):
+        registry = CollectorRegistry()
+        asked = counter("asked", "Asked", registry=registry)
+        asked.inc()
+        asked.inc(2.5)
+        now = gauge("now", "Now", registry=registry)
+        now.inc()
+        now.inc(3.0)
+        now.dec()
+        took = histogram("took", "Took", ["model"], buckets=(1.0, 2.0), registry=registry)
+        for value in (-1.0, 0.0, 1.0, 1.5, 2.0, 7.0, float("inf")):
+            took.labels("m").observe(value)
+        pages.append(generate_latest(registry).decode())
+    ours, theirs = ([row for row in page.splitlines() if "_created" not in row] for page in pages)
+    assert ours == theirs
+    assert 'took_bucket{le="2.0",model="m"} 5.0' in ours

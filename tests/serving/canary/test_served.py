@@ -127,7 +127,11 @@ async def test_a_policy_that_is_no_different_passes_and_keeps_all_traffic(
         assert whats(canary) == ["started", "stage", "promoted"]
         assert canary.state.challenger.startswith("+random-")
         assert await router.metric('steersman_canary_transitions_total{what="promoted"}') == 1.0
-        assert await router.metric("steersman_canary_share") == 1.0
+
+        async def has_all() -> bool:
+            return await router.metric("steersman_canary_share") == 1.0
+
+        await eventually(has_all, within_s=60.0)
         assert await router.metric('steersman_canary_requests_total{arm="challenger",result="ok"}') >= 40
         _, _, headers = await router.post()
         assert headers["x-steersman-policy"] == "random"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steersman.serving.wire.connection import HIGH_WATER_BYTES, MOST_HEAD_BYTES
+from steersman.serving.wire.connection import HIGH_WATER_BYTES, MOST_HEAD_BYTES, Connection
 from steersman.serving.wire.errors import AnswerBroken, ConnectionClosed, NotHttp, WireError
 from tests.serving.wire.raw_server import ask, asking, says
 
@@ -163,3 +163,38 @@ async def test_what_a_sink_raises_is_raised_where_it_pours() -> None:
         with pytest.raises(LookupError):
             await response.pour(sink)
         response.close()
+
+
+async def test_what_is_poured_away_at_once_never_makes_the_replica_wait() -> None:
+    class Taps(asyncio.Transport):
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            """Goes nowhere."""
+
+        def pause_reading(self) -> None:
+            told.append("pause")
+
+        def resume_reading(self) -> None:
+            told.append("resume")
+
+    told: list[str] = []
+    connection = Connection(asyncio.get_running_loop(), lambda _: None)
+    connection.connection_made(Taps())
+    response = connection.ask(b"GET / HTTP/1.1\r\n\r\n", b"")
+    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (3 * HIGH_WATER_BYTES))
+    poured: list[int] = []
+
+    def sink(piece: bytes) -> bool:
+        poured.append(len(piece))
+        return True
+
+    pouring = asyncio.create_task(response.pour(sink))
+    await asyncio.sleep(0)
+    connection.data_received(bytes(HIGH_WATER_BYTES + 1))
+    assert poured == [HIGH_WATER_BYTES + 1]
+    assert told == []
+    pouring.cancel()
+    await asyncio.wait([pouring])
+    connection.data_received(bytes(HIGH_WATER_BYTES + 1))
+    assert told == ["pause"]
+    assert len(response.take()) == HIGH_WATER_BYTES + 1
+    assert told == ["pause", "resume"]

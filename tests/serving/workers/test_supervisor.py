@@ -45,7 +45,7 @@ def reload():
         file.write("x")
 
 
-supervisor = Supervisor(int(sys.argv[2]), work, lambda seat, unasked: None, reload, 10.0)
+supervisor = Supervisor(int(sys.argv[2]), work, lambda seat, unasked: None, reload, reload, 10.0)
 sys.exit(supervisor.run(lambda: (here / "stopping").touch()))
 """
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from steersman.serving.config import RouterSettings
 from steersman.serving.reload import Reloader
+from steersman.serving.workers.accepted import Accepted
 from steersman.serving.workers.orders import Orders
 from steersman.serving.workers.team import Team, Told
 from steersman.serving.workers.wires import Colleagues, Message, Wires
@@ -23,7 +24,7 @@ class Crew:
     """Workers, each with its router."""
 
     def __init__(self) -> None:
-        self.wires, self.orders = Wires(3), Orders(3)
+        self.wires, self.orders, self.accepted = Wires(3), Orders(3), Accepted(3)
         self.supervisor_was_told = 0
         self.teams: list[Team] = []
 
@@ -33,7 +34,7 @@ class Crew:
     async def join(self, router: Routed, read: Callable[[], RouterSettings] | None = None) -> Team:
         parts = router.parts
         reloader = Reloader(parts, read or (lambda: parts.settings))
-        team = Team(self.wires, self.orders, len(self.teams), parts, reloader, self._tell)
+        team = Team(self.wires, self.orders, self.accepted, len(self.teams), parts, reloader, self._tell)
         self.teams.append(team)
         await team.step(0.0)
         return team
@@ -110,10 +111,12 @@ async def test_all_read_the_configuration_and_the_supervisor_is_told() -> None:
         assert (result["ok"], told) == (False, Told(0, 2))
         assert "polcy" in result["problem"]
         assert made.supervisor_was_told == 0
+        assert made.accepted.newest() is None
         wanted += [settings_for(fleet, aliases={"x": "m"})] * 2
         result, told = await made.teams[1].reload()
         assert (result["ok"], result["changed"], told) == (True, ("aliases",), Told(2, 2))
         assert made.supervisor_was_told == 1
+        assert made.accepted.newest() == settings_for(fleet, aliases={"x": "m"})
         assert [dict(router.parts.fleet.aliases) for router in routers] == [{"x": "m"}] * 2
         wanted += [settings_for(fleet), ConfigError("too late")]
         result, told = await made.teams[0].reload()
