@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.predictors import ledger as L
-from steersman.predictors.features import pool_features, replica_features
+from steersman.predictors.features import Features, features_of
 from steersman.traces.schema import Observation
 
 
@@ -21,6 +21,7 @@ def observe(
     now_s: NDArray[np.float64],
     excluded: NDArray[np.bool_] | None = None,
     identity: NDArray[np.int64] | None = None,
+    features: Features = features_of,
 ) -> Observation:
     """Assemble what a policy sees, for one decision or for a batch of clusters.
 
@@ -31,11 +32,12 @@ def observe(
         now_s: (...,), the decision's time on the clock of SCRAPED_AT_S; 0-d for a single decision.
         excluded: (..., n), replicas this request may not use (a retry elsewhere); None for none.
         identity: (..., 2), see `predictors/identity.py`; None: unknown.
+        features: calculates them; for a single decision machine code may (`predictors/compiled.py`).
     """
-    replicas = replica_features(state, request, match_tokens, now_s)
     mask = (state[..., L.HEALTHY] > 0) & (state[..., L.DRAINING] == 0)
     if excluded is not None:
         mask = mask & ~excluded
     if identity is None:
         identity = np.zeros((*mask.shape[:-1], 2), dtype=np.int64)
-    return Observation(replicas, request, pool_features(replicas, mask), mask, identity, now_s)
+    replicas, pool = features(state, request, match_tokens, now_s, mask)
+    return Observation(replicas, request, pool, mask, identity, now_s)

@@ -19,6 +19,8 @@ from steersman.agents.policy import NO_CANDIDATE, Policy, settle
 from steersman.env.observation import observe
 from steersman.predictors.features import (
     REPLICA_INDEX,
+    Features,
+    features_of,
     length_features,
     request_features,
     slo_s,
@@ -208,8 +210,14 @@ class Router:
         self._past = past
         self._metrics = metrics
         self._clock = clock
+        self.features: Features = features_of
+        """Calculates what a decision looks at."""
         self._unsettled: tuple[Policy, Decision, float] | None = None
         """What decided last, what, and in how many seconds."""
+
+    def calculate_by(self, features: Features) -> None:
+        """From the next decision on, what it looks at."""
+        self.features = features
 
     def settle(self) -> None:
         """Do what the last decision left for when its request would be on its way, if it is not done."""
@@ -292,10 +300,11 @@ class Router:
             excluded,
             identity(prepared.request.tenant, prepared.request.session_id),
         )
-        observation = observe(snapshot.state, *asked)
+        observation = observe(snapshot.state, *asked, self.features)
         is_somebody = bool(np.count_nonzero(observation.mask))
         if not is_somebody and fleet.hope(pool, snapshot.state, excluded):
-            observation, is_somebody = observe(snapshot.state, *asked), True
+            observation = observe(snapshot.state, *asked, self.features)
+            is_somebody = True
         if room is not None and is_somebody and not self._has_to_stay(prepared, observation):
             observation.mask = room(observation)
             if not observation.mask.any():
