@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors import ledger as L
-from steersman.predictors.features import Features, features_of
+from steersman.predictors.features import NUMPY, Formulas
 from steersman.traces.schema import Observation
 
 
@@ -21,7 +20,7 @@ def observe(
     now_s: NDArray[np.float64],
     excluded: NDArray[np.bool_] | None = None,
     identity: NDArray[np.int64] | None = None,
-    features: Features = features_of,
+    formulas: Formulas = NUMPY,
 ) -> Observation:
     """Assemble what a policy sees, for one decision or for a batch of clusters.
 
@@ -32,12 +31,9 @@ def observe(
         now_s: (...,), the decision's time on the clock of SCRAPED_AT_S; 0-d for a single decision.
         excluded: (..., n), replicas this request may not use (a retry elsewhere); None for none.
         identity: (..., 2), see `predictors/identity.py`; None: unknown.
-        features: calculates them; for a single decision machine code may (`predictors/compiled.py`).
+        formulas: of the features; of a single decision it may be machine code.
     """
-    mask = (state[..., L.HEALTHY] > 0) & (state[..., L.DRAINING] == 0)
-    if excluded is not None:
-        mask = mask & ~excluded
+    replicas, pool, mask = formulas.features(state, request, match_tokens, now_s, excluded)
     if identity is None:
         identity = np.zeros((*mask.shape[:-1], 2), dtype=np.int64)
-    replicas, pool = features(state, request, match_tokens, now_s, mask)
     return Observation(replicas, request, pool, mask, identity, now_s)

@@ -382,9 +382,13 @@ def mean_output(output_p50: Array, output_p90: Array) -> Array:
 
 def unloaded_ttft_s(state: Array, prompt_tokens: Array) -> Array:
     """TTFT of an uncached prompt on an idle replica, (..., n)."""
-    columns = columns_of(state)
-    idle_s = columns[L.HOST_OVERHEAD_S] + columns[L.DECODE_BASE_S]
-    return _prefill_s(columns, prompt_tokens, prompt_tokens, idle_s)
+    return unloaded_of(columns_of(state), prompt_tokens)
+
+
+def unloaded_of(columns: Columns, prompt_tokens: Array) -> Array:
+    """The same, of columns."""
+    stall_s, chunks = prefill(columns, prompt_tokens, prompt_tokens)
+    return stall_s + chunks * (columns[L.HOST_OVERHEAD_S] + columns[L.DECODE_BASE_S])
 
 
 def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Array:
@@ -396,11 +400,7 @@ def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Arr
             is `tokens * reach`. For p new tokens after q cached ones that is p + 2 q.
         decode_s: (..., n), an iteration without any prefill.
     """
-    return _prefill_s(columns_of(state), tokens, reach, decode_s)
-
-
-def _prefill_s(columns: Columns, tokens: Array, reach: Array, decode_s: Array) -> Array:
-    stall_s, chunks = prefill(columns, tokens, reach)
+    stall_s, chunks = prefill(columns_of(state), tokens, reach)
     return stall_s + chunks * decode_s
 
 

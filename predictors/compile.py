@@ -22,7 +22,7 @@ from numba import types
 
 from steersman.predictors import analytic, features, passes
 from steersman.predictors.analytic import Array, Columns, prefill
-from steersman.predictors.compiled import FIRST, SECOND, CompiledFeatures
+from steersman.predictors.compiled import FIRST, SECOND, UNLOADED, MachineCode
 from steersman.predictors.features import AVERAGED, POOL_FEATURES, REPLICA_FEATURES, REQUEST_FEATURES
 from steersman.predictors.ledger import STATE_WIDTH
 from steersman.predictors.machine_code import Compiler, object_code
@@ -41,12 +41,12 @@ _POOL, _TOTALS = len(POOL_FEATURES), len(AVERAGED)
 
 
 def features_code() -> bytes:
-    """The object file with `FIRST` and `SECOND`."""
+    """The object file with `FIRST`, `SECOND` and `UNLOADED`."""
     compiler = Compiler(None)
     formulas = compiler.compiled(analytic, _prefills, _instead, options=_INNER)
     known = vars(formulas) | vars(compiler.compiled(features, options=_INNER))
     made = compiler.compiled(passes, known=known, options=_INNER)
-    first_pass, second_pass = made.first_pass, made.second_pass
+    first_pass, second_pass, unloaded_pass = made.first_pass, made.second_pass, made.unloaded_pass
 
     def first(
         n: Any,
@@ -57,9 +57,11 @@ def features_code() -> bytes:
         p50: Any,
         mean: Any,
         now_s: Any,
+        excluded: Any,
         found: Any,
         held: Any,
         odds: Any,
+        mask: Any,
     ) -> None:
         first_pass(
             _array(state, (n, _STATE)),
@@ -69,9 +71,11 @@ def features_code() -> bytes:
             p50,
             mean,
             now_s,
+            _array(excluded, (n,)),
             _array(found, (n, _FEATURES)),
             _array(held, (n, HELD)),
             _array(odds, (2, n)),
+            _array(mask, (n,)),
         )
 
     def second(
@@ -94,13 +98,19 @@ def features_code() -> bytes:
             _array(totals, (_TOTALS,)),
         )
 
+    def unloaded(n: Any, state: Any, prompt: Any, unloaded_s: Any) -> None:
+        unloaded_pass(_array(state, (n, _STATE)), prompt, _array(unloaded_s, (n,)))
+
     numbers = (_F64, _F64, _F64)
-    first_kind = types.void(_COUNT, _F64S, _F32S, _F64S, _F64S, *numbers, _F32S, _F64S, _F64S)
+    first_kind = types.void(
+        _COUNT, _F64S, _F32S, _F64S, _F64S, *numbers, _BYTES, _F32S, _F64S, _F64S, _BYTES
+    )
     second_kind = types.void(_COUNT, _F32S, _F64S, _F64S, _BYTES, _F32S, _F32S, _F64S)
     return object_code(
         {
             FIRST: compiler.cfunc(first_kind, first),
             SECOND: compiler.cfunc(second_kind, second),
+            UNLOADED: compiler.cfunc(types.void(_COUNT, _F64S, _F64, _F64S), unloaded),
         }
     )
 
@@ -130,13 +140,14 @@ def main(path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             code = features_code()
-            _try(CompiledFeatures(code))
+            _try(MachineCode(code))
             write_code(path, code)
 
 
-def _try(calculate: CompiledFeatures) -> None:
+def _try(code: MachineCode) -> None:
     state, request = np.ones((3, _STATE)), np.ones(_REQUEST, dtype=np.float32)
-    calculate(state, request, np.ones(3), np.array(1.0), np.ones(3, dtype=np.bool_))
+    code.features(state, request, np.ones(3), np.array(1.0), None)
+    code.unloaded_ttft_s(state, np.array(1.0))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steersman.predictors import analytic
 from steersman.predictors import ledger as L
@@ -27,21 +26,24 @@ from steersman.predictors.features import (
     POOL_FEATURES,
     REPLICA_FEATURES,
     REQUEST_FEATURES,
+    Bools,
     Float32,
     Float64,
+    Formulas,
 )
 from steersman.predictors.object_code import ObjectCode, read_code
 from steersman.predictors.passes import HELD
 
-FIRST, SECOND = "steersman_first_pass", "steersman_second_pass"
+FIRST, SECOND, UNLOADED = "steersman_first_pass", "steersman_second_pass", "steersman_unloaded"
 _BIASES = slice(L.LOG_BIAS_TTFT, L.LOG_BIAS_TPOT + 1)
 _EXPONENTS = 1.0 / np.array([[analytic.TTFT_SPREAD], [analytic.TPOT_SPREAD]])
 _MOST_SIZES = 32
 
 # `PYFUNCTYPE`: the interpreter's lock is kept. To give it away for ten microseconds is to wait for it.
 _P, _F64 = ctypes.c_void_p, ctypes.c_double
-_FIRST = ctypes.PYFUNCTYPE(None, ctypes.c_int64, _P, _P, _P, _P, _F64, _F64, _F64, _P, _P, _P)
+_FIRST = ctypes.PYFUNCTYPE(None, ctypes.c_int64, _P, _P, _P, _P, _F64, _F64, _F64, _P, _P, _P, _P, _P)
 _SECOND = ctypes.PYFUNCTYPE(None, ctypes.c_int64, _P, _P, _P, _P, _P, _P, _P)
+_UNLOADED = ctypes.PYFUNCTYPE(None, ctypes.c_int64, _P, _F64, _P)
 _float32, _float64, _bool = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.bool_)
 _byref = ctypes.byref
 _first_byte: Any = ctypes.c_char.from_buffer  # arrays are buffers, whatever numpy's annotations say
@@ -54,7 +56,9 @@ class _Scratch(NamedTuple):
     odds: Float64
     held: Float64
     totals: Float64
-    addresses: tuple[int, int, int, int]
+    nobody: Bools
+    """Excluded."""
+    addresses: tuple[int, int, int, int, int]
 
     @staticmethod
     def of(replicas: int) -> _Scratch:
@@ -63,13 +67,14 @@ class _Scratch(NamedTuple):
             np.empty((2, replicas)),
             np.empty((replicas, HELD)),
             np.empty(len(AVERAGED)),
+            np.zeros(replicas, dtype=np.bool_),
         )
-        biases, odds, held, totals = (each.ctypes.data for each in arrays)
-        return _Scratch(*arrays, (biases, odds, held, totals))
+        biases, odds, held, totals, nobody = (each.ctypes.data for each in arrays)
+        return _Scratch(*arrays, (biases, odds, held, totals, nobody))
 
 
-class CompiledFeatures:
-    """See `features_of`; of a single decision. Not for several threads at a time.
+class MachineCode:
+    """The `Formulas` of the router. Not for several threads at a time.
 
     Args:
         data: the object file that `compile.py` makes.
@@ -80,53 +85,61 @@ class CompiledFeatures:
 
     def __init__(self, data: bytes) -> None:
         self._code = ObjectCode(data)
-        first, second = self._code.addresses((FIRST, SECOND))
+        first, second, unloaded = self._code.addresses((FIRST, SECOND, UNLOADED))
         self._first: Any = _FIRST(first)
         self._second: Any = _SECOND(second)
+        self._unloaded: Any = _UNLOADED(unloaded)
         self._scratch: dict[int, _Scratch] = {}
 
     @staticmethod
-    def read(path: Path) -> CompiledFeatures:
+    def read(path: Path) -> MachineCode:
         """From a file.
 
         Raises:
             ArtifactError: it is damaged, or for another version.
             OSError: it cannot be read.
         """
-        return CompiledFeatures(read_code(path))
+        return MachineCode(read_code(path))
 
-    def __call__(
+    @property
+    def formulas(self) -> Formulas:
+        """For the router."""
+        return Formulas(self.features, self.unloaded_ttft_s)
+
+    def features(
         self,
         state: Float64,
         request: Float32,
         match_tokens: Float64,
         now_s: Float64,
-        mask: NDArray[np.bool_],
-    ) -> tuple[Float32, Float32]:
-        """The same for the same, all arrays C-contiguous.
+        excluded: Bools | None,
+    ) -> tuple[Float32, Float32, Bools]:
+        """As `features_of`; all arrays C-contiguous.
 
         Raises:
             TypeError: they are something else.
         """
-        n = len(mask)
+        n = len(state)
+        scratch = self._scratch.get(n) or self._make_scratch(n)
+        biases, odds, held, totals, nobody = scratch.addresses
+        if excluded is None:
+            excluded = scratch.nobody
         if not (
             state.shape == (n, L.STATE_WIDTH)
-            and match_tokens.shape == (n,)
+            and match_tokens.shape == excluded.shape == (n,)
             and request.shape == (len(REQUEST_FEATURES),)
             and state.dtype is match_tokens.dtype is _float64
             and request.dtype is _float32
-            and mask.dtype is _bool
+            and excluded.dtype is _bool
         ):
             raise TypeError("machine code takes one decision's arrays")
-        scratch = self._scratch.get(n) or self._make_scratch(n)
-        biases, odds, held, totals = scratch.addresses
         found = np.empty((n, len(REPLICA_FEATURES)), dtype=np.float32)
-        pool = np.empty(len(POOL_FEATURES), dtype=np.float32)
+        pool, mask = np.empty(len(POOL_FEATURES), dtype=np.float32), np.empty(n, dtype=np.bool_)
         output = max(float(request[OUTPUT_P50]), 1.0)
         mean = float(mean_output(np.array(output), np.array(float(request[OUTPUT_P90]))))
         np.exp(state[:, _BIASES], out=scratch.biases)
         # Of an array that is not contiguous, this is a TypeError.
-        asked, into = _byref(_first_byte(request)), _byref(_first_byte(found))
+        asked, into, open_ = (_byref(_first_byte(each)) for each in (request, found, mask))
         self._first(
             n,
             _byref(_first_byte(state)),
@@ -136,15 +149,29 @@ class CompiledFeatures:
             output,
             mean,
             float(now_s),
+            nobody if excluded is scratch.nobody else _byref(_first_byte(excluded)),
             into,
             held,
             odds,
+            open_,
         )
         np.power(scratch.odds, _EXPONENTS, out=scratch.odds)
-        self._second(
-            n, asked, held, odds, _byref(_first_byte(mask)), into, _byref(_first_byte(pool)), totals
-        )
-        return found, pool
+        self._second(n, asked, held, odds, open_, into, _byref(_first_byte(pool)), totals)
+        return found, pool, mask
+
+    def unloaded_ttft_s(self, state: Float64, prompt_tokens: Float64) -> Float64:
+        """As `analytic.unloaded_ttft_s`, of one prompt; the state C-contiguous.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        n = len(state)
+        if not (state.shape == (n, L.STATE_WIDTH) and state.dtype is _float64):
+            raise TypeError("machine code takes one pool's state")
+        unloaded_s = np.empty(n)
+        where = _byref(_first_byte(state)), _byref(_first_byte(unloaded_s))
+        self._unloaded(n, where[0], float(prompt_tokens), where[1])
+        return unloaded_s
 
     def _make_scratch(self, n: int) -> _Scratch:
         if len(self._scratch) >= _MOST_SIZES:

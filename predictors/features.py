@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ from steersman.traces.schema import QuestionType, Request
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
-Features = Callable[[Float64, Float32, Float64, Float64, NDArray[np.bool_]], tuple[Float32, Float32]]
-"""As `features_of`, of a single decision at least."""
+Bools = NDArray[np.bool_]
 
 HISTORY_FEATURES: tuple[str, ...] = (
     "tenant_output_p50",  # of the tenant's last 200 answers from this model; 0 before the first
@@ -267,9 +267,13 @@ def request_features(
     return row
 
 
-def slo_s(state: Float64, prompt_tokens: float) -> tuple[float, float]:
-    """`slo_columns` of one prompt."""
-    ttft, tpot = slo_columns(state, np.array(prompt_tokens))
+def slo_s(
+    state: Float64,
+    prompt_tokens: float,
+    unloaded_ttft_s: Callable[[Float64, Float64], Float64] = analytic.unloaded_ttft_s,
+) -> tuple[float, float]:
+    """`slo_columns` of one prompt; `unloaded_ttft_s` is `analytic`'s, or gives the same."""
+    ttft, tpot = _slo_of(unloaded_ttft_s(state, np.array(prompt_tokens)), state)
     return float(ttft), tpot
 
 
@@ -286,7 +290,10 @@ def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, float]
     Returns:
         TTFT of each, in the shape of `prompt_tokens`, and the TPOT of all, in seconds.
     """
-    unloaded = analytic.unloaded_ttft_s(state, _beside_replicas(prompt_tokens))
+    return _slo_of(analytic.unloaded_ttft_s(state, _beside_replicas(prompt_tokens)), state)
+
+
+def _slo_of(unloaded: Float64, state: Float64) -> tuple[Float64, float]:
     # The median by sorting: of a few replicas it takes a fifth of the time of `np.median`.
     ordered, middle = np.sort(unloaded, axis=-1), len(state) // 2
     median = 0.5 * (ordered[..., middle] + ordered[..., -1 - middle])
@@ -300,11 +307,38 @@ def features_of(
     request: Float32,
     match_tokens: Float64,
     now_s: Float64,
-    mask: NDArray[np.bool_],
-) -> tuple[Float32, Float32]:
-    """`replica_features`, and `pool_features` of those that the mask, (..., n), allows."""
+    excluded: Bools | None,
+) -> tuple[Float32, Float32, Bools]:
+    """`replica_features`, `pool_features`, and who may be chosen, (..., n).
+
+    Args:
+        excluded: (..., n), replicas that may not; None for none.
+        state, request, match_tokens, now_s: see `replica_features`.
+    """
     replicas = replica_features(state, request, match_tokens, now_s)
-    return replicas, pool_features(replicas, mask)
+    mask: Bools = is_open(state[..., L.HEALTHY], state[..., L.DRAINING])
+    if excluded is not None:
+        mask = mask & ~excluded
+    return replicas, pool_features(replicas, mask), mask
+
+
+def is_open(healthy: Any, draining: Any) -> Any:
+    """Whether a replica takes requests, from these columns of the state."""
+    return (healthy > 0.0) & (draining == 0.0)
+
+
+class Formulas(NamedTuple):
+    """What the router calculates for one decision, by numpy or by machine code."""
+
+    features: Callable[
+        [Float64, Float32, Float64, Float64, Bools | None], tuple[Float32, Float32, Bools]
+    ]
+    """As `features_of`."""
+    unloaded_ttft_s: Callable[[Float64, Float64], Float64]
+    """As `analytic.unloaded_ttft_s`, of one prompt."""
+
+
+NUMPY = Formulas(features_of, analytic.unloaded_ttft_s)
 
 
 def replica_features(state: Float64, request: Float32, match_tokens: Float64, now_s: Float64) -> Float32:

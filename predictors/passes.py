@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steersman.predictors import ledger as L
 from steersman.predictors.analytic import (
     TERM_WEIGHTS,
     Foreseen,
@@ -19,6 +20,7 @@ from steersman.predictors.analytic import (
     foresee,
     load_of,
     terms_of,
+    unloaded_of,
     weighted,
 )
 from steersman.predictors.features import (
@@ -33,12 +35,14 @@ from steersman.predictors.features import (
     TPOT_SLO,
     TTFT_SLO,
     believed_match,
+    is_open,
     seen,
     speed_ratio,
 )
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Number = Any
 """A float: of one replica, or of the request. The formulas say arrays."""
 
@@ -57,9 +61,11 @@ def first_pass(
     output_p50: Number,
     output_mean: Number,
     now_s: Number,
+    excluded: Bools,
     features: Float32,
     held: Float64,
     odds: Float64,
+    mask: Bools,
 ) -> None:
     """All features but the marginal cost and its terms.
 
@@ -70,9 +76,11 @@ def first_pass(
         biases: (n, 2), exponentials of LOG_BIAS_TTFT and LOG_BIAS_TPOT.
         output_p50, output_mean: tokens, at least 1.
         now_s: the decision's time.
+        excluded: (n,).
         features: (n, len(REPLICA_FEATURES)), to be filled.
         held: (n, HELD), for the second pass, to be filled.
         odds: (2, n), of which `chance_met` is to take the powers, to be filled.
+        mask: (n,), who may be chosen, to be filled.
     """
     prompt: Number = float(request[INPUT_TOKENS])
     ttft_slo_s: Number = float(request[TTFT_SLO])
@@ -100,6 +108,7 @@ def first_pass(
         for k in range(len(foreseen)):
             held[i, k] = foreseen[k]
         held[i, _QUEUE], held[i, _UNCACHED] = load.queue, uncached
+        mask[i] = is_open(columns[L.HEALTHY], columns[L.DRAINING]) and not excluded[i]
         odds[_TTFT, i] = bounded(foreseen.ttft_s / ttft_slo_s)
         odds[_TPOT, i] = bounded(foreseen.tpot_s / tpot_slo_s)
 
@@ -108,7 +117,7 @@ def second_pass(
     request: Float32,
     held: Float64,
     odds: Float64,
-    mask: NDArray[np.bool_],
+    mask: Bools,
     features: Float32,
     pool: Float32,
     totals: Float64,
@@ -118,7 +127,7 @@ def second_pass(
     Args:
         held: of the first pass.
         odds: their powers.
-        mask: (n,), who may be chosen.
+        mask: of the first pass.
         features: of the first pass, to be completed.
         pool: (len(POOL_FEATURES),), to be filled.
         totals: (len(AVERAGED),), to sum up in.
@@ -150,7 +159,7 @@ def second_pass(
     sum_up(features, mask, pool, totals)
 
 
-def sum_up(features: Float32, mask: NDArray[np.bool_], pool: Float32, totals: Float64) -> None:
+def sum_up(features: Float32, mask: Bools, pool: Float32, totals: Float64) -> None:
     """`pool_features` of one decision.
 
     Args:
@@ -178,3 +187,13 @@ def sum_up(features: Float32, mask: NDArray[np.bool_], pool: Float32, totals: Fl
     pool[6] = cheapest if count else 0.0
     pool[7] = speed_ratio(float(quickest), float(slowest)) if count else 1.0
     pool[8] = match
+
+
+def unloaded_pass(state: Float64, prompt_tokens: Number, unloaded_s: Float64) -> None:
+    """`unloaded_ttft_s` of one prompt.
+
+    Args:
+        unloaded_s: (n,), to be filled.
+    """
+    for i in range(len(state)):
+        unloaded_s[i] = unloaded_of(state[i], prompt_tokens)

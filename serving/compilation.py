@@ -16,21 +16,24 @@ import tempfile
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steersman.agents.samples import sample_inputs
 from steersman.env.observation import observe
 from steersman.predictors import code_cache
-from steersman.predictors.compiled import CompiledFeatures
-from steersman.predictors.features import Features, Float32, Float64, features_of
+from steersman.predictors.compiled import MachineCode
+from steersman.predictors.features import NUMPY, Formulas
 from steersman.serving.helper import Helper, launch
 from steersman.serving.metrics import RouterMetrics
 from steersman.serving.policy_settings import Compiled, PolicySettings
 from steersman.traces.errors import ArtifactError
 
 logger = logging.getLogger("steersman.serving")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CHECK_S = 0.5
 PATIENCE_S = 300.0
@@ -62,7 +65,7 @@ class Compilation:
         self,
         settings: PolicySettings,
         metrics: RouterMetrics,
-        use: Callable[[Features], None],
+        use: Callable[[Formulas], None],
         command: tuple[str, ...] = COMMAND,
     ) -> None:
         self.by = By.NUMPY
@@ -145,7 +148,7 @@ class Compilation:
 
     def _read(self, file: Path) -> None:
         try:
-            machine_code = CompiledFeatures.read(file)
+            machine_code = MachineCode.read(file).formulas
             _check(machine_code)
         except (ArtifactError, OSError, ImportError) as error:
             self._stay(f"machine code cannot be used: {error}")
@@ -155,33 +158,33 @@ class Compilation:
         self.close()
         logger.info("features of decisions are calculated by machine code")
 
-    def _guarded(self, machine_code: Features) -> Features:
+    def _guarded(self, machine_code: Formulas) -> Formulas:
         """Should it ever fail, the decision is made all the same."""
 
-        def features(
-            state: Float64,
-            request: Float32,
-            match_tokens: Float64,
-            now_s: Float64,
-            mask: NDArray[np.bool_],
-        ) -> tuple[Float32, Float32]:
-            try:
-                return machine_code(state, request, match_tokens, now_s, mask)
-            except Exception as error:
-                self._stay(f"machine code failed: {type(error).__name__}: {error}")
-                return features_of(state, request, match_tokens, now_s, mask)
+        def instead(code: Callable[P, T], plain: Callable[P, T]) -> Callable[P, T]:
+            def either(*given: P.args, **named: P.kwargs) -> T:
+                try:
+                    return code(*given, **named)
+                except Exception as error:
+                    self._stay(f"machine code failed: {type(error).__name__}: {error}")
+                    return plain(*given, **named)
 
-        return features
+            return either
+
+        return Formulas(
+            instead(machine_code.features, NUMPY.features),
+            instead(machine_code.unloaded_ttft_s, NUMPY.unloaded_ttft_s),
+        )
 
     def _stay(self, reason: str, level: int = logging.WARNING) -> None:
         """With numpy, for good."""
         self.by, self.reason, self._is_done = By.NUMPY, " ".join(reason.split()), True
-        self._use(features_of)
+        self._use(NUMPY)
         self.close()
         logger.log(level, "features of decisions are calculated by numpy: %s", self.reason)
 
 
-def _check(machine_code: Features) -> None:
+def _check(machine_code: Formulas) -> None:
     """It has to give what numpy gives.
 
     Raises:
@@ -190,7 +193,10 @@ def _check(machine_code: Features) -> None:
     rng = np.random.default_rng(0)
     for replicas in rng.integers(1, MOST_REPLICAS, SAMPLES).tolist():
         given = sample_inputs(rng, replicas)
-        plain, compiled = observe(*given), observe(*given, features=machine_code)
+        plain, compiled = observe(*given), observe(*given, formulas=machine_code)
         same = np.array_equal(plain.replicas, compiled.replicas)
-        if not (same and np.allclose(plain.pool, compiled.pool, rtol=1e-6, atol=0.0)):
+        same &= np.allclose(plain.pool, compiled.pool, rtol=1e-6, atol=0.0)
+        asked = given[0], np.array(1000.0)
+        same &= np.array_equal(NUMPY.unloaded_ttft_s(*asked), machine_code.unloaded_ttft_s(*asked))
+        if not same:
             raise ArtifactError("it does not give what numpy gives")

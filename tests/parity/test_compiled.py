@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from steersman.agents.samples import sample_inputs
 from steersman.env.observation import observe
 from steersman.predictors import ledger as L
-from steersman.predictors.compiled import CompiledFeatures
-from steersman.predictors.features import AVERAGED, features_of
+from steersman.predictors.compiled import MachineCode
+from steersman.predictors.features import AVERAGED, NUMPY
 from steersman.traces.schema import Observation
 from tests.support.machine_code import compiled_file
 
@@ -23,8 +25,8 @@ SPOILT = st.lists(st.tuples(st.integers(0, 299), st.integers(0, L.STATE_WIDTH - 
 
 
 @pytest.fixture(scope="module")
-def machine_code() -> CompiledFeatures:
-    return CompiledFeatures.read(compiled_file())
+def machine_code() -> MachineCode:
+    return MachineCode.read(compiled_file())
 
 
 def compare(plain: Observation, compiled: Observation) -> None:
@@ -49,7 +51,7 @@ def compare(plain: Observation, compiled: Observation) -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_it_gives_what_numpy_gives(
-    machine_code: CompiledFeatures,
+    machine_code: MachineCode,
     seed: int,
     n: int,
     ill: float,
@@ -68,34 +70,43 @@ def test_it_gives_what_numpy_gives(
     excluded = rng.random(n) < 0.1
     given_ = (state, request, match * match_factor, now_s, excluded, asker)
     with np.errstate(all="ignore"):
-        compare(observe(*given_), observe(*given_, features=machine_code))
+        compare(observe(*given_), observe(*given_, formulas=machine_code.formulas))
 
 
 @given(values=st.lists(st.floats(width=32), min_size=4, max_size=4), which=st.integers(0, 3))
 @settings(max_examples=50, deadline=None)
 def test_of_requests_that_are_odd_too(
-    machine_code: CompiledFeatures, values: list[float], which: int
+    machine_code: MachineCode, values: list[float], which: int
 ) -> None:
     given_ = sample_inputs(np.random.default_rng(which), 7)
     given_[1][-4:] = values
     with np.errstate(all="ignore"):
-        compare(observe(*given_), observe(*given_, features=machine_code))
+        compare(observe(*given_), observe(*given_, formulas=machine_code.formulas))
 
 
-def test_what_it_does_not_take_is_refused(machine_code: CompiledFeatures) -> None:
+@given(prompt=st.floats(0.0, 1e6), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_an_unloaded_replica_takes_as_long(machine_code: MachineCode, prompt: float, seed: int) -> None:
+    state = sample_inputs(np.random.default_rng(seed), FEW)[0]
+    asked = state, np.array(prompt)
+    np.testing.assert_array_equal(machine_code.unloaded_ttft_s(*asked), NUMPY.unloaded_ttft_s(*asked))
+
+
+def test_what_it_does_not_take_is_refused(machine_code: MachineCode) -> None:
     state, request, match, now_s, _, _ = sample_inputs(np.random.default_rng(0), 5)
-    mask = np.ones(5, dtype=np.bool_)
+    nobody = np.zeros(5, dtype=np.bool_)
     for wrong in (
-        (state[:, :-1], request, match, now_s, mask),
-        (state[None], request[None], match[None], now_s[None], mask[None]),
-        (state.astype(np.float32), request, match, now_s, mask),
-        (np.asfortranarray(state), request, match, now_s, mask),
-        (state, request.astype(np.float64), match, now_s, mask),
-        (state, request, np.zeros(10)[::2], now_s, mask),
-        (state, request, match, now_s, mask[:-1]),
+        (state[:, :-1], request, match, now_s, nobody),
+        (state[None], request[None], match[None], now_s[None], nobody),
+        (state.astype(np.float32), request, match, now_s, nobody),
+        (np.asfortranarray(state), request, match, now_s, nobody),
+        (state, request.astype(np.float64), match, now_s, nobody),
+        (state, request, np.zeros(10)[::2], now_s, nobody),
+        (state, request, match, now_s, nobody[:-1]),
     ):
         with pytest.raises(TypeError):
-            machine_code(*wrong)
-    plain, compiled = features_of(state, request, match, now_s, mask), None
-    compiled = machine_code(state, request, match, now_s, mask)
-    np.testing.assert_array_equal(compiled[0], plain[0])
+            machine_code.features(*wrong)
+    wrong_states: list[Any] = [state[0], state[:, :-1], state.astype(np.float32)]
+    for wrong_state in (*wrong_states, np.asfortranarray(state)):
+        with pytest.raises(TypeError):
+            machine_code.unloaded_ttft_s(wrong_state, now_s)

@@ -11,7 +11,7 @@ import pytest
 
 from steersman.agents.samples import sample_inputs
 from steersman.predictors import analytic, code_cache
-from steersman.predictors.features import Features, features_of
+from steersman.predictors.features import NUMPY, Formulas
 from steersman.serving import compilation as module
 from steersman.serving.compilation import By, Compilation
 from steersman.serving.metrics import RouterMetrics
@@ -27,10 +27,10 @@ class Used:
     """Stands where the router does."""
 
     def __init__(self) -> None:
-        self.features: Features = features_of
+        self.formulas = NUMPY
 
-    def __call__(self, features: Features) -> None:
-        self.features = features
+    def __call__(self, formulas: Formulas) -> None:
+        self.formulas = formulas
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_what_was_compiled_before_serves_from_the_first_step_on(used: Used
     assert (compilation.by, compilation.reason) == (By.MACHINE_CODE, "")
     state, request, match, now_s, _, _ = sample_inputs(np.random.default_rng(1), 4)
     given = (state, request, match, now_s, np.ones(4, dtype=np.bool_))
-    np.testing.assert_array_equal(used.features(*given)[0], features_of(*given)[0])
+    np.testing.assert_array_equal(used.formulas.features(*given)[0], NUMPY.features(*given)[0])
 
 
 async def test_a_process_beside_the_router_compiles(used: Used, cache: Path) -> None:
@@ -81,7 +81,7 @@ async def test_a_process_beside_the_router_compiles(used: Used, cache: Path) -> 
     assert compilation.by is By.NUMPY
     await ended(compilation)
     assert (compilation.by, compilation.reason) == (By.MACHINE_CODE, "")
-    assert used.features is not features_of
+    assert used.formulas is not NUMPY
     assert cache.exists()
 
 
@@ -120,7 +120,7 @@ async def test_whatever_fails_numpy_goes_on(
     assert compilation.by is By.NUMPY
     assert reason in compilation.reason
     assert reason in caplog.text
-    assert used.features is features_of
+    assert used.formulas is NUMPY
     assert await compilation.step(1.0) == math.inf
 
 
@@ -168,10 +168,10 @@ async def test_should_it_fail_one_day_the_decision_is_made_all_the_same(used: Us
     await compilation.step(0.0)
     state, request, match, now_s, _, _ = sample_inputs(np.random.default_rng(1), 4)
     given = (np.asfortranarray(state), request, match, now_s, np.ones(4, dtype=np.bool_))
-    np.testing.assert_array_equal(used.features(*given)[0], features_of(*given)[0])
+    np.testing.assert_array_equal(used.formulas.features(*given)[0], NUMPY.features(*given)[0])
     assert compilation.by is By.NUMPY
     assert "machine code failed: TypeError" in compilation.reason
-    assert used.features is features_of
+    assert used.formulas is NUMPY
 
 
 async def test_a_router_decides_with_it_and_says_so(code: bytes) -> None:
@@ -182,6 +182,6 @@ async def test_a_router_decides_with_it_and_says_so(code: bytes) -> None:
     ):
         status, _, _ = await routed.post()
         assert status == 200
-        assert routed.parts.router.features is not features_of
+        assert routed.parts.router.formulas is not NUMPY
         assert b'"features":{"by":"machine code","reason":""}' in (await routed.get("/health"))[1]
         assert await routed.metric("steersman_decisions_compiled") == 1.0
