@@ -129,7 +129,7 @@ def _features(settings: RouterSettings) -> Check:
     if settings.policy.compiled is Compiled.NEVER:
         how = "by numpy, as policy.compiled says"
     elif not code_cache.numba_version():
-        how = "by numpy; with numba ('pip install steersman[fast]') decisions take a third less time"
+        how = "by numpy; with numba ('pip install steersman[fast]') decisions take about 30 % less time"
     elif (folder := code_cache.cache_folder(code_cache.FEATURES)) is None:
         how = "by machine code, compiled anew at every start: no cache folder can be written"
     elif code_cache.features_file(folder).exists():
