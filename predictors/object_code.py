@@ -1,6 +1,6 @@
 """Machine code in a file: written by who compiled it, and taken up by another process.
 
-All it takes to read is llvmlite (a thirtieth of a second, 45 MB of which 6 are not the library itself).
+All it takes to read is llvmlite (a thirtieth of a second, 50 MB of which 5 are not the library itself).
 A file begins with the SHA-256 of the rest: LLVM ends the process that gives it half an object file.
 """
 
