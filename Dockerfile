@@ -7,7 +7,7 @@ WORKDIR /source
 COPY . .
 # Into an environment of its own, which is all that the second stage takes.
 RUN python -m venv /opt/steersman \
- && /opt/steersman/bin/pip install --no-cache-dir --constraint requirements/lock.txt '.[discovery,tokenizer]'
+ && /opt/steersman/bin/pip install --no-cache-dir --constraint requirements/lock.txt '.[discovery,fast,tokenizer]'
 
 FROM python:3.12-slim
 RUN groupadd --gid 10001 steersman \
@@ -17,7 +17,8 @@ COPY --from=build /opt/steersman /opt/steersman
 ENV PATH=/opt/steersman/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    OMP_NUM_THREADS=1
+    OMP_NUM_THREADS=1 \
+    XDG_CACHE_HOME=/var/lib/steersman/cache
 USER 10001:10001
 WORKDIR /var/lib/steersman
 EXPOSE 8080

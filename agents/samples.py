@@ -26,6 +26,20 @@ def sample_observation(
     Args:
         allowed: number of healthy replicas; at random, but at least one, if None.
     """
+    return observe(*sample_inputs(rng, replicas, allowed=allowed))
+
+
+def sample_inputs(
+    rng: np.random.Generator, replicas: int, *, allowed: int | None = None
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[np.float32],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    None,
+    NDArray[np.int64],
+]:
+    """What `sample_observation` is made of: the arguments of `observe`."""
     load = rng.uniform(0.0, 1.5)
     state = np.stack([_row(rng, load) for _ in range(replicas)])
     if allowed is None:
@@ -40,7 +54,7 @@ def sample_observation(
     request = request_features(length, output, 2.0 * output, *slo_s(state, prompt))
     match = np.where(rng.random(replicas) < 0.3, prompt * rng.random(replicas), 0.0)
     asker = identity(f"tenant-{rng.integers(4)}", f"session-{rng.integers(20)}")
-    return observe(state, request, match, np.array(100.0), identity=asker)
+    return state, request, match, np.array(100.0), None, asker
 
 
 def _row(rng: np.random.Generator, load: float) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ scraped each 200 ms.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import json
 import sys
@@ -37,6 +38,7 @@ from steersman.predictors import ledger as L
 from steersman.predictors.blocks import BLOCK_TOKENS
 from steersman.predictors.onnx_model import session_options
 from steersman.serving.collector import settle
+from steersman.serving.compilation import By
 from steersman.serving.config import RouterSettings
 from steersman.serving.flight import Flight
 from steersman.serving.headers import NO_HINTS
@@ -59,6 +61,10 @@ NEVER_LATCHED = {"latch_trips": 1_000_000, "latch_window": 1_000_000}
 WARM_UP = 30
 """Requests per replica before anything counts: about as many as are there at a time."""
 HEAVY = {"torch", "numba", "lightgbm", "sklearn", "pandas", "scipy", "onnx", "mlflow", "gymnasium"}
+NUMPY = "numpy."
+"""In the names of figures of the router that calculates features so, and not by machine code."""
+TURN = 20
+"""Decisions of one router before it is the other's turn."""
 Microseconds = NDArray[np.float64]
 
 
@@ -111,15 +117,22 @@ def main() -> None:
     figures: dict[str, float] = {}
     for replicas in map(int, sys.argv[3:]):
         for policy in POLICIES:
-            traffic = Traffic(world, replicas, policy, bundle)
-            settle()  # as `steersman serve` does
-            traffic.play(WARM_UP * replicas)
             label = "" if policy == "learned" else f"{policy}."
-            figures |= decision_figures(traffic, calls, f"{{}}.{label}{replicas}")
-            if policy == "learned":
-                figures[f"fallback_share.{replicas}"] = traffic.fallback_share
-                figures |= stage_figures(traffic, calls, replicas)
-                figures |= plain_figures(traffic.routes(1)[0].observation, calls, replicas)
+            traffics = {label: Traffic(world, replicas, policy, bundle)}
+            if policy == "learned" and traffics[label].is_compiled:
+                traffics[NUMPY] = Traffic(world, replicas, policy, bundle, compiled=False)
+            settle()  # as `steersman serve` does
+            for traffic in traffics.values():
+                traffic.play(WARM_UP * replicas)
+            take_turns(list(traffics.values()), calls)
+            for name, traffic in traffics.items():
+                figures |= decision_figures(traffic, f"{{}}.{name}{replicas}")
+            if policy != "learned":
+                continue
+            for name, traffic in traffics.items():
+                figures[f"fallback_share.{name}{replicas}"] = traffic.fallback_share
+                figures |= stage_figures(traffic, calls, f"{name}{replicas}")
+            figures |= plain_figures(traffic.routes(1)[0].observation, calls, replicas)
     if loaded := HEAVY & set(sys.modules):
         raise SystemExit(f"{', '.join(sorted(loaded))} must not be loaded here")
     print(json.dumps(figures))
@@ -132,9 +145,18 @@ class Traffic:
         replicas: how many.
         policy: who decides; `learned` is the one that ships with Steersman.
         bundle: directory of the predictors; None: the router's fallbacks.
+        compiled: machine code calculates features, if it was compiled before.
     """
 
-    def __init__(self, world: World, replicas: int, policy: str, bundle: Path | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        replicas: int,
+        policy: str,
+        bundle: Path | None,
+        *,
+        compiled: bool = True,
+    ) -> None:
         self.now_s = 0.0
         profiles = world.profiles
         backends = [
@@ -143,13 +165,14 @@ class Traffic:
         ]
         settings = {
             "backends": backends,
-            "policy": {"name": policy},
+            "policy": {"name": policy, "compiled": "auto" if compiled else "never"},
             "health": {"interval_s": 300.0},
             "guard": NEVER_LATCHED,
         }
         self.parts = build_parts(
             parse_settings(settings, RouterSettings, source="benchmark"), lambda: self.now_s
         )
+        asyncio.run(self.parts.compilation.step(0.0))
         if bundle is not None:
             self.parts.models.serve(load_models(bundle))
         self._requests = world.arrivals(replicas)
@@ -163,9 +186,18 @@ class Traffic:
         self.wall_us: list[float] = []
         self.cpu_us: list[float] = []
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether machine code calculates features."""
+        return self.parts.compilation.by is By.MACHINE_CODE
+
+    def forget(self) -> None:
+        """All times."""
+        self.wall_us, self.cpu_us, self.prepared_us, self.after_us = [], [], [], []
+
     def play(self, requests: int) -> None:
         """So many decisions, timed; earlier times are forgotten."""
-        self.wall_us, self.cpu_us, self.prepared_us, self.after_us = [], [], [], []
+        self.forget()
         for _ in range(requests):
             self.step()
 
@@ -235,10 +267,18 @@ class Traffic:
         heapq.heappush(self._events, (at_s, next(self._order), happen))
 
 
-def decision_figures(traffic: Traffic, calls: int, name: str) -> dict[str, float]:
-    """p50 and p99 of `prepare` and `choose` together, by the clock and of the processor alone; and the
-    median of what follows once the request is on its way."""
-    traffic.play(calls)
+def take_turns(traffics: list[Traffic], calls: int) -> None:
+    """So many decisions of each, timed, a few at a time: what else the machine does, it does to all."""
+    for traffic in traffics:
+        traffic.forget()
+    for _ in range(max(calls // TURN, 1)):
+        for traffic in traffics:
+            traffic.routes(TURN)
+
+
+def decision_figures(traffic: Traffic, name: str) -> dict[str, float]:
+    """Of the decisions that were timed: p50 and p99 of `prepare` and `choose` together, by the clock and
+    of the processor alone; and the median of what follows once the request is on its way."""
     found = {}
     for figure, times in (("decision", traffic.wall_us), ("decision_cpu", traffic.cpu_us)):
         for level in (50, 99):
@@ -247,7 +287,7 @@ def decision_figures(traffic: Traffic, calls: int, name: str) -> dict[str, float
     return found
 
 
-def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, float]:
+def stage_figures(traffic: Traffic, calls: int, label: str) -> dict[str, float]:
     """Median microseconds of each stage, in the middle of real decisions."""
     models, fleet, past = traffic.parts.models, traffic.parts.fleet, traffic.parts.router._past
     policy, guard = models.policy(MODEL), models.guard(MODEL)
@@ -278,7 +318,7 @@ def stage_figures(traffic: Traffic, calls: int, replicas: int) -> dict[str, floa
     median["guard"] = median.pop("policy_and_guard") - median["policy_graph"]
     total = float(np.median(traffic.wall_us))
     median["rest"] = total - sum(median.values())
-    return {f"stage_p50_us.{stage}.{replicas}": value for stage, value in median.items()}
+    return {f"stage_p50_us.{stage}.{label}": value for stage, value in median.items()}
 
 
 @contextmanager

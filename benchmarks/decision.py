@@ -8,7 +8,9 @@ Everything between a parsed request and a choice: features, output length, objec
 match, observation, policy and guard. 8, 64 and 256 replicas under load (`deciding.py`), in a process
 that has loaded what a router loads. `decision_p50_us.64` is the learned policy behind its guard;
 `.p2c.64`, `.marginal-cost.64` and `.predicted-latency.64` are the same router with these policies;
-`_cpu_` is the processor's time alone, which other work on the machine disturbs less.
+`.numpy.64` is the learned policy where features are not calculated by machine code (`policy.compiled`),
+turn by turn with the other; `_cpu_` is the processor's time alone, which other work on the machine
+disturbs less.
 `afterwards_p50_us` is what follows while the request is on its way already: the latencies of the chosen
 replica predicted, and expected. `stage_p50_us` divides the learned policy's median. Beside them, the
 libraries alone: `onnxruntime_*` runs the policy's graph on inputs that are ready, `lightgbm_*` predicts
@@ -39,8 +41,10 @@ from steersman.agents.fit.latency import fit_latency
 from steersman.agents.fit.length import fit_length
 from steersman.env.scenario import load_scenario, load_source, saturation_of
 from steersman.predictors.bundle import LATENCY_FILE, LENGTH_FILE, write_bundle
+from steersman.predictors.code_cache import FEATURES, cache_folder, features_file, numba_version
 from steersman.predictors.latency import latency_rows
 from steersman.predictors.length import LengthModel
+from steersman.serving.compilation import COMMAND
 from steersman.traces.schema import Observation
 
 REPLICAS = (8, 64, 256)
@@ -60,6 +64,9 @@ def main() -> None:
     calls = 1_000 if options.quick else 10_000
     with tempfile.TemporaryDirectory() as scratch:
         forests, seen = prepare(Path(scratch), quick=options.quick)
+        if numba_version() and (folder := cache_folder(FEATURES)) is not None:
+            compiling = [*COMMAND, str(features_file(folder))]
+            subprocess.run(compiling, check=True)
         script = Path(__file__).with_name("deciding.py")
         command = [sys.executable, str(script), scratch, str(calls), *map(str, REPLICAS)]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

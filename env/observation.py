@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.predictors import ledger as L
-from steersman.predictors.features import REPLICA_FEATURES, pool_features, replica_features
+from steersman.predictors.features import (
+    NUMPY,
+    REPLICA_FEATURES,
+    Formulas,
+    is_open,
+    pool_features,
+    replica_features,
+)
 from steersman.traces.schema import Observation
 
 LEAST_WIDTH = 4
@@ -24,7 +31,7 @@ def observe(
     now_s: NDArray[np.float64],
     excluded: NDArray[np.bool_] | None = None,
     identity: NDArray[np.int64] | None = None,
-    absent: NDArray[np.bool_] | None = None,
+    formulas: Formulas = NUMPY,
 ) -> Observation:
     """Assemble what a policy sees, for one decision or for a batch of clusters.
 
@@ -35,19 +42,29 @@ def observe(
         now_s: (...,), the decision's time on the clock of SCRAPED_AT_S; 0-d for a single decision.
         excluded: (..., n), replicas this request may not use (a retry elsewhere); None for none.
         identity: (..., 2), see `predictors/identity.py`; None: unknown.
-        absent: (b, n), of a batch, where there is no replica: its features are 0; None: nowhere.
+        formulas: of the features; of a single decision it may be machine code.
     """
-    if absent is None:
-        replicas = replica_features(state, request, match_tokens, now_s)
-    else:
-        replicas = _features_of_present(state, request, match_tokens, now_s, absent)
-    mask = (state[..., L.HEALTHY] > 0) & (state[..., L.DRAINING] == 0)
-    if absent is not None:
-        mask &= ~absent
-    if excluded is not None:
-        mask = mask & ~excluded
+    replicas, pool, mask = formulas.features(state, request, match_tokens, now_s, excluded)
     if identity is None:
         identity = np.zeros((*mask.shape[:-1], 2), dtype=np.int64)
+    return Observation(replicas, request, pool, mask, identity, now_s)
+
+
+def observe_padded(
+    state: NDArray[np.float64],
+    request: NDArray[np.float32],
+    match_tokens: NDArray[np.float64],
+    now_s: NDArray[np.float64],
+    absent: NDArray[np.bool_],
+    identity: NDArray[np.int64],
+) -> Observation:
+    """`observe` of a batch of clusters that differ in size.
+
+    Args:
+        absent: (b, n), where there is no replica: its features are 0, and it may not be chosen.
+    """
+    replicas = _features_of_present(state, request, match_tokens, now_s, absent)
+    mask = is_open(state[..., L.HEALTHY], state[..., L.DRAINING]) & ~absent
     return Observation(replicas, request, pool_features(replicas, mask), mask, identity, now_s)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from steersman.env import layout as at
 from steersman.env import lockstep
 from steersman.env.cluster import Cluster
-from steersman.env.observation import observe
+from steersman.env.observation import observe_padded
 from steersman.env.unfinished import unfinished_costs
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_FEATURES
@@ -128,9 +128,8 @@ class ClusterBatch:
         closed = self._padding | idle[:, None]
         # Service levels are divided by: where nobody asks, any will do.
         request[idle, -2:] = 1.0
-        observation = observe(
-            self._state, request, match, self._now_s.copy(), identity=identity, absent=closed
-        )
+        now_s = self._now_s.copy()
+        observation = observe_padded(self._state, request, match, now_s, closed, identity)
         request[idle, -2:] = 0.0
         return observation
 

@@ -2,7 +2,10 @@
 
 Plain numpy formulas over state rows (`predictors/ledger.py`), broadcasting over any leading
 dimensions: the router calls them for one decision, the vectorised environment for many clusters at
-once, and both get the same numbers.
+once, and both get the same numbers. `predictors/compile.py` makes machine code of the same functions,
+for one replica at a time: what is an array here is a number there. So whatever reaches across replicas,
+and every power and exponential (of which numpy has its own), is left to the callers of `load_of`,
+`foresee` and `terms_of`.
 
 The marginal cost of sending a request to a replica is what it changes in the cluster's cost J
 (EVALUATION: latency over SLO, and 2 for a miss): its own TTFT and TPOT there and the chance that they
@@ -59,7 +62,7 @@ TERM_WEIGHTS = (
     REUSE_WEIGHT,
 )
 """In the order of `Terms`."""
-_TERM_WEIGHTS = tuple(_ONE if weight == 1.0 else np.array(weight) for weight in TERM_WEIGHTS)
+_TERM_WEIGHTS = tuple(np.array(weight) for weight in TERM_WEIGHTS)
 MISS_COST = 2.0
 """Cost of a missed service level in J."""
 TTFT_SPREAD = 0.3
@@ -105,8 +108,8 @@ class Terms(NamedTuple):
     """What computing the prefixes costs that this prefill evicts."""
 
 
-class Estimate(NamedTuple):
-    """What a request would cost on each candidate. Each field: (..., n), seconds, but the last two."""
+class Foreseen(NamedTuple):
+    """What one request would meet on each candidate. Each field: (..., n), seconds but the last."""
 
     raw_ttft_s: Array
     """Without bias correction: what the corrector compares outcomes with."""
@@ -117,6 +120,23 @@ class Estimate(NamedTuple):
     """Delay summed over the requests already there."""
     congestion_s: Array
     """Delay of the first token summed over the requests still to come."""
+    own_prefill_s: Array
+    own_stall_s: Array
+    """By how much its prefill lengthens the iterations of the others."""
+    typical_output: Array
+    """Tokens of an answer there, at least 1."""
+
+
+class Estimate(NamedTuple):
+    """What a request would cost on each candidate. Each field: (..., n), seconds, but the last two; the
+    first six as in `Foreseen`."""
+
+    raw_ttft_s: Array
+    raw_tpot_s: Array
+    ttft_s: Array
+    tpot_s: Array
+    inflicted_s: Array
+    congestion_s: Array
     terms: Terms
     marginal_cost: Array
     """In units of J, without dimension."""
@@ -181,15 +201,66 @@ def estimate(
 ) -> Estimate:
     """Cost of one request on every candidate.
 
-    A replica with n requests is taken to be in a steady state: whoever leaves is replaced by another of
-    the same kind. So every request there meets n / (mean output) prefills per token it produces, and
-    whatever this request adds to an iteration delays n others for its whole stay.
-
     Args:
         columns: `columns_of` the state.
         load: `load_of(columns)`.
         prompt_tokens, output_p50, output_mean, ttft_slo_s, tpot_slo_s: (..., 1), or () for one request.
         uncached_tokens: (..., n).
+    """
+    foreseen = foresee(
+        columns,
+        load,
+        np.exp(columns[L.LOG_BIAS_TTFT]),
+        np.exp(columns[L.LOG_BIAS_TPOT]),
+        prompt_tokens,
+        uncached_tokens,
+        output_p50,
+        output_mean,
+    )
+    ttft_share, tpot_share = foreseen.ttft_s / ttft_slo_s, foreseen.tpot_s / tpot_slo_s
+    terms = terms_of(
+        foreseen,
+        load.queue,
+        ttft_share,
+        tpot_share,
+        chance_met(ttft_share, TTFT_SPREAD),
+        chance_met(tpot_share, TPOT_SPREAD),
+        prompt_tokens,
+        np.minimum.reduce(uncached_tokens, axis=-1, keepdims=True),
+        ttft_slo_s,
+        tpot_slo_s,
+    )
+    return Estimate(
+        foreseen.raw_ttft_s,
+        foreseen.raw_tpot_s,
+        foreseen.ttft_s,
+        foreseen.tpot_s,
+        foreseen.inflicted_s,
+        foreseen.congestion_s,
+        terms,
+        weighted(terms, _TERM_WEIGHTS),
+    )
+
+
+def foresee(
+    columns: Columns,
+    load: Load,
+    ttft_bias: Array,
+    tpot_bias: Array,
+    prompt_tokens: Array,
+    uncached_tokens: Array,
+    output_p50: Array,
+    output_mean: Array,
+) -> Foreseen:
+    """What one request would meet on every candidate, and do to the others there.
+
+    A replica with n requests is taken to be in a steady state: whoever leaves is replaced by another of
+    the same kind. So every request there meets n / (mean output) prefills per token it produces, and
+    whatever this request adds to an iteration delays n others for its whole stay.
+
+    Args:
+        ttft_bias, tpot_bias: (..., n), by which factor outcomes exceed the estimates.
+        columns, load, prompt_tokens, uncached_tokens, output_p50, output_mean: see `estimate`.
     """
     inflight = columns[L.INFLIGHT]
     prefilling = columns[L.INFLIGHT_PREFILL]
@@ -197,23 +268,23 @@ def estimate(
     is_idle = inflight <= _ZERO
     # The ledger sums medians; this request's mean over median says how much longer the mean is.
     typical_output = columns[L.OUTPUT_TOKENS] / load.sharers * (output_mean / output_p50)
-    np.copyto(typical_output, output_mean, where=is_idle)
-    np.maximum(typical_output, _ONE, out=typical_output)
+    typical_output = np.maximum(_instead(typical_output, output_mean, is_idle), _ONE)
 
     decoding = np.maximum(load.running - prefilling, _ZERO)
     decode_s = _decode_iteration_s(columns, decoding, load.context_tokens)
-    # Three prefills at once: the queue's, its own, and that of whoever comes next.
-    tokens = np.empty((3, *inflight.shape))
-    tokens[0] = load.prefill_tokens
-    tokens[1] = uncached_tokens
-    tokens[2] = load.mean_prompt
-    np.copyto(tokens[2], prompt_tokens, where=is_idle)
-    reach = np.empty_like(tokens)
-    np.divide(load.prefill_tokens, np.maximum(prefilling, _ONE), out=reach[0])
-    np.subtract(_TWO * prompt_tokens, uncached_tokens, out=reach[1])
-    reach[2] = tokens[2]
-    stalls_s, chunks = _prefill(columns, tokens, reach)
-    queue_s, own_prefill_s = stalls_s[:2] + chunks[:2] * decode_s
+    # Three prefills: the queue's, its own, and that of whoever comes next.
+    typical_prompt = _instead(+load.mean_prompt, prompt_tokens, is_idle)
+    stalls_s, chunks = _prefills(
+        columns,
+        (load.prefill_tokens, uncached_tokens, typical_prompt),
+        (
+            load.prefill_tokens / np.maximum(prefilling, _ONE),
+            _TWO * prompt_tokens - uncached_tokens,
+            typical_prompt,
+        ),
+    )
+    queue_s = stalls_s[0] + chunks[0] * decode_s
+    own_prefill_s = stalls_s[1] + chunks[1] * decode_s
     own_stall_s = stalls_s[1]
     stall_s = decoding * stalls_s[2] / typical_output
     slower_s = columns[L.DECODE_SEQ_S] + columns[L.DECODE_CONTEXT_S] * (
@@ -226,48 +297,61 @@ def estimate(
     admission_s = _requests_short(columns, load, prompt_tokens) * leaves_s
     wait_s = np.maximum(queue_s, admission_s)
     raw_ttft_s = _HALF * decode_s * (decoding > _ZERO) + wait_s + own_prefill_s
-
     raw_tpot_s = token_s + slower_s
-
-    ttft_s = raw_ttft_s * np.exp(columns[L.LOG_BIAS_TTFT])
-    tpot_s = raw_tpot_s * np.exp(columns[L.LOG_BIAS_TPOT])
-
-    inflicted_s = queue * (own_stall_s + output_mean * slower_s)
     # Arrivals (by Little's law) while it waits or is prefilled wait for its prefill, or for its slot.
     arrivals_per_s = queue / answer_s
     taken_s = np.maximum(own_prefill_s, leaves_s * (admission_s > queue_s))
-    congestion_s = arrivals_per_s * taken_s * (wait_s + _HALF * taken_s)
-    # What is computed anew takes the place of other prefixes in the cache, as likely to be asked for
-    # again as this prompt was to be found: somebody else will have to compute them.
-    least = np.minimum.reduce(uncached_tokens, axis=-1, keepdims=True)
-    shared = _ONE - least / np.maximum(prompt_tokens, _ONE)
-    answer_slo_s = typical_output * tpot_slo_s
-    computed = own_prefill_s / ttft_slo_s + queue * own_stall_s / answer_slo_s
-    ttft_share, tpot_share = ttft_s / ttft_slo_s, tpot_s / tpot_slo_s
-    tpot_met = chance_met(tpot_share, TPOT_SPREAD)
-    met = chance_met(ttft_share, TTFT_SPREAD) * tpot_met
-    # The others' chance to miss grows fastest near the objective, and no more once all is lost: so
-    # in overload some replicas are given up rather than all.
-    tipping = _MISS_COST * tpot_met * (_ONE - tpot_met) / _TPOT_SPREAD * tpot_slo_s / tpot_s
-    inflicted_share = inflicted_s / answer_slo_s
-    terms = Terms(
-        ttft_share,
-        tpot_share,
-        _ONE - met,
-        inflicted_share,
-        tipping * inflicted_share,
-        congestion_s / ttft_slo_s,
-        shared * computed,
-    )
-    return Estimate(
+    return Foreseen(
         raw_ttft_s,
         raw_tpot_s,
-        ttft_s,
-        tpot_s,
-        inflicted_s,
-        congestion_s,
-        terms,
-        weighted(terms, _TERM_WEIGHTS),
+        raw_ttft_s * ttft_bias,
+        raw_tpot_s * tpot_bias,
+        queue * (own_stall_s + output_mean * slower_s),
+        arrivals_per_s * taken_s * (wait_s + _HALF * taken_s),
+        own_prefill_s,
+        own_stall_s,
+        typical_output,
+    )
+
+
+def terms_of(
+    foreseen: Foreseen,
+    queue: Array,
+    ttft_share: Array,
+    tpot_share: Array,
+    ttft_met: Array,
+    tpot_met: Array,
+    prompt_tokens: Array,
+    least_uncached: Array,
+    ttft_slo_s: Array,
+    tpot_slo_s: Array,
+) -> Terms:
+    """Terms of the marginal cost.
+
+    Args:
+        queue: of the `Load`.
+        ttft_share, tpot_share: (..., n), what is foreseen over its objective.
+        ttft_met, tpot_met: (..., n), `chance_met` of these.
+        least_uncached: tokens to compute where most of the prompt is cached; like the rest, (..., 1) or
+            () for one request.
+    """
+    # What is computed anew takes the place of other prefixes in the cache, as likely to be asked for
+    # again as this prompt was to be found: somebody else will have to compute them.
+    shared = _ONE - least_uncached / np.maximum(prompt_tokens, _ONE)
+    answer_slo_s = foreseen.typical_output * tpot_slo_s
+    computed = foreseen.own_prefill_s / ttft_slo_s + queue * foreseen.own_stall_s / answer_slo_s
+    # The others' chance to miss grows fastest near the objective, and no more once all is lost: so
+    # in overload some replicas are given up rather than all.
+    tipping = _MISS_COST * tpot_met * (_ONE - tpot_met) / _TPOT_SPREAD * tpot_slo_s / foreseen.tpot_s
+    inflicted_share = foreseen.inflicted_s / answer_slo_s
+    return Terms(
+        ttft_share,
+        tpot_share,
+        _ONE - ttft_met * tpot_met,
+        inflicted_share,
+        tipping * inflicted_share,
+        foreseen.congestion_s / ttft_slo_s,
+        shared * computed,
     )
 
 
@@ -279,14 +363,10 @@ def weighted(terms: Sequence[Array], weights: Sequence[Any] = TERM_WEIGHTS) -> A
         weights: of each, a number or an array that broadcasts against it.
     """
     # One by one, not as a matrix product: one decision and a batch of them must come out the same.
-    total: Array = _times(terms[0], weights[0])
-    for term, weight in zip(terms[1:], weights[1:], strict=True):
-        total = total + _times(term, weight)
+    total: Array = terms[0] * weights[0]
+    for i in range(1, len(TERM_WEIGHTS)):
+        total = total + terms[i] * weights[i]
     return total
-
-
-def _times(term: Array, weight: Any) -> Array:
-    return term if weight is _ONE else term * weight
 
 
 def mean_output(output_p50: Array, output_p90: Array) -> Array:
@@ -302,9 +382,13 @@ def mean_output(output_p50: Array, output_p90: Array) -> Array:
 
 def unloaded_ttft_s(state: Array, prompt_tokens: Array) -> Array:
     """TTFT of an uncached prompt on an idle replica, (..., n)."""
-    columns = columns_of(state)
-    idle_s = columns[L.HOST_OVERHEAD_S] + columns[L.DECODE_BASE_S]
-    return _prefill_s(columns, prompt_tokens, prompt_tokens, idle_s)
+    return unloaded_of(columns_of(state), prompt_tokens)
+
+
+def unloaded_of(columns: Columns, prompt_tokens: Array) -> Array:
+    """The same, of columns."""
+    stall_s, chunks = prefill(columns, prompt_tokens, prompt_tokens)
+    return stall_s + chunks * (columns[L.HOST_OVERHEAD_S] + columns[L.DECODE_BASE_S])
 
 
 def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Array:
@@ -316,15 +400,11 @@ def prefill_s(state: Array, tokens: Array, reach: Array, decode_s: Array) -> Arr
             is `tokens * reach`. For p new tokens after q cached ones that is p + 2 q.
         decode_s: (..., n), an iteration without any prefill.
     """
-    return _prefill_s(columns_of(state), tokens, reach, decode_s)
-
-
-def _prefill_s(columns: Columns, tokens: Array, reach: Array, decode_s: Array) -> Array:
-    stall_s, chunks = _prefill(columns, tokens, reach)
+    stall_s, chunks = prefill(columns_of(state), tokens, reach)
     return stall_s + chunks * decode_s
 
 
-def _prefill(columns: Columns, tokens: Array, reach: Array) -> tuple[Array, Array]:
+def prefill(columns: Columns, tokens: Array, reach: Array) -> tuple[Array, Array]:
     """By how much a prefill lengthens the iterations that carry it, and how many these are."""
     fraction = tokens / columns[L.MAX_BATCHED_TOKENS]
     chunks = np.maximum(fraction, _ONE) * (tokens > _ZERO)
@@ -334,9 +414,37 @@ def _prefill(columns: Columns, tokens: Array, reach: Array) -> tuple[Array, Arra
     return np.maximum(compute_s, _ZERO), chunks
 
 
+def _prefills(
+    columns: Columns, tokens: tuple[Array, ...], reach: tuple[Array, ...]
+) -> tuple[Array, Array]:
+    """`prefill` of several (a stack of arrays takes hardly longer than one)."""
+    stacked = np.empty((2, len(tokens), *tokens[0].shape))
+    for i in range(len(tokens)):
+        stacked[0, i] = tokens[i]
+        stacked[1, i] = reach[i]
+    return prefill(columns, stacked[0], stacked[1])
+
+
+def _instead(values: Array, others: Array, where: NDArray[np.bool_]) -> Array:
+    """`values`, which nobody else needs, with the others where the condition holds."""
+    np.copyto(values, others, where=where)
+    return values
+
+
 def chance_met(over_slo: Array, spread: float) -> Array:
     """Chance that a time stays within its objective, logistic in the log of the prediction over it."""
-    chance: Array = _ONE / (_ONE + np.minimum(over_slo, _FAR) ** (1.0 / spread))
+    return chance_of(bounded(over_slo) ** (1.0 / spread))
+
+
+def bounded(over_slo: Array) -> Array:
+    """What `chance_met` takes the power of."""
+    least: Array = np.minimum(over_slo, _FAR)
+    return least
+
+
+def chance_of(odds: Array) -> Array:
+    """What `chance_met` makes of the power: the odds against."""
+    chance: Array = _ONE / (_ONE + odds)
     return chance
 
 

@@ -10,8 +10,9 @@ graph, guards compare them with the range seen in training.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from steersman.traces.schema import QuestionType, Request
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 HISTORY_FEATURES: tuple[str, ...] = (
     "tenant_output_p50",  # of the tenant's last 200 answers from this model; 0 before the first
@@ -159,28 +161,53 @@ def _runs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[slice, slice], ...]:
     return tuple((slice(one, one + n), slice(other, other + n)) for one, other, n in runs)
 
 
-_KNOWN = _runs((REPLICA_INDEX[name], column) for name, column in _FROM_STATE.items())
-_COMPUTED = [i for i, name in enumerate(REPLICA_FEATURES) if name not in _FROM_STATE]
+KNOWN = tuple((REPLICA_INDEX[name], column) for name, column in _FROM_STATE.items())
+"""Features that are columns of the state: their places, and the columns."""
+_KNOWN_RUNS = _runs(KNOWN)
+
+SEEN = (
+    "running",
+    "waiting",
+    "queue",
+    "batch_use",
+    "kv_usage",
+    "prefill_tokens",
+    "context_tokens",
+    "match_fraction",
+    "uncached_tokens",
+    "raw_ttft_s",
+    "raw_tpot_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "inflicted_s",
+    "congestion_s",
+    "age_s",
+)
+"""Those that `seen` computes; the rest are the marginal cost and its terms."""
+COMPUTED = tuple(REPLICA_INDEX[name] for name in (*SEEN, *COST_TERMS, "marginal_cost"))
+"""Places of `seen`, the terms of the marginal cost, and itself."""
 _in_order = itemgetter(
     *(
-        _FROM_STATE[name] if name in _FROM_STATE else L.STATE_WIDTH + _COMPUTED.index(i)
+        _FROM_STATE[name] if name in _FROM_STATE else L.STATE_WIDTH + COMPUTED.index(i)
         for i, name in enumerate(REPLICA_FEATURES)
     )
 )
 """`REPLICA_FEATURES` of the state's columns, followed by what is computed."""
 
-_INPUT_TOKENS = REQUEST_INDEX["input_tokens"]
-_OUTPUT_P50 = REQUEST_INDEX["output_p50"]
-_OUTPUT_P90 = REQUEST_INDEX["output_p90"]
-_TTFT_SLO = REQUEST_INDEX["ttft_slo_s"]
-_TPOT_SLO = REQUEST_INDEX["tpot_slo_s"]
-_MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
-_PREFILL_TOKEN_S = REPLICA_INDEX["prefill_token_s"]
-_MATCH_FRACTION = REPLICA_INDEX["match_fraction"]
-_AVERAGED = np.array(
-    [REPLICA_INDEX[name] for name in ("inflight", "queue", "ttft_share", "tpot_share", "age_s")]
+INPUT_TOKENS = REQUEST_INDEX["input_tokens"]
+OUTPUT_P50 = REQUEST_INDEX["output_p50"]
+OUTPUT_P90 = REQUEST_INDEX["output_p90"]
+TTFT_SLO = REQUEST_INDEX["ttft_slo_s"]
+TPOT_SLO = REQUEST_INDEX["tpot_slo_s"]
+MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
+PREFILL_TOKEN_S = REPLICA_INDEX["prefill_token_s"]
+MATCH_FRACTION = REPLICA_INDEX["match_fraction"]
+AVERAGED = tuple(
+    REPLICA_INDEX[name] for name in ("inflight", "queue", "ttft_share", "tpot_share", "age_s")
 )
 """Of which the pool's mean is a feature, in the order of POOL_FEATURES."""
+_AVERAGED = np.array(AVERAGED)
 
 MAX_AGE_S = 60.0
 """Ages above this, and of replicas never scraped, count as this."""
@@ -240,9 +267,13 @@ def request_features(
     return row
 
 
-def slo_s(state: Float64, prompt_tokens: float) -> tuple[float, float]:
-    """`slo_columns` of one prompt."""
-    ttft, tpot = slo_columns(state, np.array(prompt_tokens))
+def slo_s(
+    state: Float64,
+    prompt_tokens: float,
+    unloaded_ttft_s: Callable[[Float64, Float64], Float64] = analytic.unloaded_ttft_s,
+) -> tuple[float, float]:
+    """`slo_columns` of one prompt; `unloaded_ttft_s` is `analytic`'s, or gives the same."""
+    ttft, tpot = _slo_of(unloaded_ttft_s(state, np.array(prompt_tokens)), state)
     return float(ttft), tpot
 
 
@@ -259,13 +290,55 @@ def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, float]
     Returns:
         TTFT of each, in the shape of `prompt_tokens`, and the TPOT of all, in seconds.
     """
-    unloaded = analytic.unloaded_ttft_s(state, _beside_replicas(prompt_tokens))
+    return _slo_of(analytic.unloaded_ttft_s(state, _beside_replicas(prompt_tokens)), state)
+
+
+def _slo_of(unloaded: Float64, state: Float64) -> tuple[Float64, float]:
     # The median by sorting: of a few replicas it takes a fifth of the time of `np.median`.
     ordered, middle = np.sort(unloaded, axis=-1), len(state) // 2
     median = 0.5 * (ordered[..., middle] + ordered[..., -1 - middle])
     ttft = np.maximum(TTFT_SLO_FLOOR_S, TTFT_SLO_FACTOR * median)
     large = float(state[:, L.WEIGHTS_GIB].max()) >= LARGE_MODEL_WEIGHTS_GIB
     return ttft, TPOT_SLO_LARGE_S if large else TPOT_SLO_S
+
+
+def features_of(
+    state: Float64,
+    request: Float32,
+    match_tokens: Float64,
+    now_s: Float64,
+    excluded: Bools | None,
+) -> tuple[Float32, Float32, Bools]:
+    """`replica_features`, `pool_features`, and who may be chosen, (..., n).
+
+    Args:
+        excluded: (..., n), replicas that may not; None for none.
+        state, request, match_tokens, now_s: see `replica_features`.
+    """
+    replicas = replica_features(state, request, match_tokens, now_s)
+    mask: Bools = is_open(state[..., L.HEALTHY], state[..., L.DRAINING])
+    if excluded is not None:
+        mask = mask & ~excluded
+    return replicas, pool_features(replicas, mask), mask
+
+
+def is_open(healthy: Any, draining: Any) -> Any:
+    """Whether a replica takes requests, from these columns of the state."""
+    return (healthy > 0.0) & (draining == 0.0)
+
+
+class Formulas(NamedTuple):
+    """What the router calculates for one decision, by numpy or by machine code."""
+
+    features: Callable[
+        [Float64, Float32, Float64, Float64, Bools | None], tuple[Float32, Float32, Bools]
+    ]
+    """As `features_of`."""
+    unloaded_ttft_s: Callable[[Float64, Float64], Float64]
+    """As `analytic.unloaded_ttft_s`, of one prompt."""
+
+
+NUMPY = Formulas(features_of, analytic.unloaded_ttft_s)
 
 
 def replica_features(state: Float64, request: Float32, match_tokens: Float64, now_s: Float64) -> Float32:
@@ -284,40 +357,22 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
         # Every formula reads a column: of a single decision they are laid out one after the other.
         state = np.asfortranarray(state)
     wide = request.astype(np.float64)
-    prompt = _beside_replicas(wide[..., _INPUT_TOKENS])
-    output = np.asarray(np.maximum(_beside_replicas(wide[..., _OUTPUT_P50]), 1.0))
-    output_p90 = _beside_replicas(wide[..., _OUTPUT_P90])
-    ttft_slo = _beside_replicas(wide[..., _TTFT_SLO])
-    tpot_slo = _beside_replicas(wide[..., _TPOT_SLO])
-    # An engine always computes at least the prompt's last token.
-    match = np.minimum(match_tokens, np.maximum(prompt - 1.0, 0.0))
+    prompt = _beside_replicas(wide[..., INPUT_TOKENS])
+    output = np.asarray(np.maximum(_beside_replicas(wide[..., OUTPUT_P50]), 1.0))
+    output_p90 = _beside_replicas(wide[..., OUTPUT_P90])
+    ttft_slo = _beside_replicas(wide[..., TTFT_SLO])
+    tpot_slo = _beside_replicas(wide[..., TPOT_SLO])
+    match = believed_match(match_tokens, prompt)
     uncached = prompt - match
     columns = analytic.columns_of(state)
     load = analytic.load_of(columns)
     # Without dimensions it would be a number of Python's kind, which numpy is slower to accept.
     mean = np.asarray(analytic.mean_output(output, output_p90))
     cost = analytic.estimate(columns, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
-    age = np.minimum(np.maximum(now_s[..., None] - columns[L.SCRAPED_AT_S], 0.0), MAX_AGE_S)
     computed = (
-        load.running,
-        load.waiting,
-        load.queue,
-        load.running / columns[L.MAX_NUM_SEQS],
-        load.kv_usage,
-        load.prefill_tokens,
-        load.context_tokens,
-        match / np.maximum(prompt, 1.0),
-        uncached,
-        cost.raw_ttft_s,
-        cost.raw_tpot_s,
-        cost.ttft_s,
-        cost.tpot_s,
-        cost.ttft_s + cost.tpot_s * (output - 1.0),
-        cost.inflicted_s,
-        cost.congestion_s,
+        *seen(columns, load, cost, prompt, match, uncached, output, now_s[..., None]),
         *cost.terms,
         cost.marginal_cost,
-        age,
     )
     features = np.empty((*state.shape[:-1], len(REPLICA_FEATURES)), dtype=np.float32)
     if state.ndim == 2:
@@ -325,11 +380,55 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
         together = np.concatenate(_in_order((*columns, *computed)))
         features[...] = together.reshape(len(REPLICA_FEATURES), len(state)).T
         return features
-    for there, known in _KNOWN:
+    for there, known in _KNOWN_RUNS:
         features[..., there] = state[..., known]
-    for column, values in zip(_COMPUTED, computed, strict=True):
+    for column, values in zip(COMPUTED, computed, strict=True):
         features[..., column] = values
     return features
+
+
+def believed_match(match_tokens: Float64, prompt_tokens: Float64) -> Float64:
+    """Tokens of a prompt that need not be computed: an engine always computes at least the last one."""
+    return np.minimum(match_tokens, np.maximum(prompt_tokens - 1.0, 0.0))
+
+
+def seen(
+    columns: analytic.Columns,
+    load: analytic.Load,
+    cost: analytic.Estimate | analytic.Foreseen,
+    prompt_tokens: Float64,
+    match: Float64,
+    uncached_tokens: Float64,
+    output_p50: Float64,
+    now_s: Float64,
+) -> tuple[Float64, ...]:
+    """The features `SEEN`, in this order, (..., n) each.
+
+    Like the formulas of `predictors/analytic.py`, also compiled for one replica at a time.
+
+    Args:
+        match: `believed_match`, (..., n); the rest of the prompt is uncached.
+        prompt_tokens, output_p50, now_s: (..., 1), or () for one request.
+    """
+    return (
+        load.running,
+        load.waiting,
+        load.queue,
+        load.running / columns[L.MAX_NUM_SEQS],
+        load.kv_usage,
+        load.prefill_tokens,
+        load.context_tokens,
+        match / np.maximum(prompt_tokens, 1.0),
+        uncached_tokens,
+        cost.raw_ttft_s,
+        cost.raw_tpot_s,
+        cost.ttft_s,
+        cost.tpot_s,
+        cost.ttft_s + cost.tpot_s * (output_p50 - 1.0),
+        cost.inflicted_s,
+        cost.congestion_s,
+        np.minimum(np.maximum(now_s - columns[L.SCRAPED_AT_S], 0.0), MAX_AGE_S),
+    )
 
 
 def _beside_replicas(values: Float64) -> Float64:
@@ -346,17 +445,17 @@ def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:
     safe = np.maximum(count, 1)
     pool = np.empty((*mask.shape[:-1], len(POOL_FEATURES)), dtype=np.float32)
     pool[..., 0] = count
-    for column, feature in enumerate(_AVERAGED.tolist(), start=1):
+    for column, feature in enumerate(AVERAGED, start=1):
         # Summed in double precision: padding, or the order of a batch's axes, must not show.
         total = np.add.reduce(replicas[..., feature], axis=-1, where=mask, dtype=np.float64)
         pool[..., column] = total / safe
     cheapest, quickest = (
         np.minimum.reduce(replicas[..., feature], axis=-1, where=mask, initial=np.inf)
-        for feature in (_MARGINAL_COST, _PREFILL_TOKEN_S)
+        for feature in (MARGINAL_COST, PREFILL_TOKEN_S)
     )
     slowest, match = (
         np.maximum.reduce(replicas[..., feature], axis=-1, where=mask, initial=0.0)
-        for feature in (_PREFILL_TOKEN_S, _MATCH_FRACTION)
+        for feature in (PREFILL_TOKEN_S, MATCH_FRACTION)
     )
     is_somebody = count > 0
     pool[..., 6] = np.where(is_somebody, cheapest, 0.0)
@@ -374,9 +473,14 @@ def _pool_of(rows: Float32) -> Float32:
     """
     count = len(rows)
     means = np.add.reduce(rows.T[_AVERAGED], axis=1, dtype=np.float64) / count
-    cost, prefill, match = rows[:, _MARGINAL_COST], rows[:, _PREFILL_TOKEN_S], rows[:, _MATCH_FRACTION]
+    cost, prefill, match = rows[:, MARGINAL_COST], rows[:, PREFILL_TOKEN_S], rows[:, MATCH_FRACTION]
     # The position of the least is found several times as fast as the least; a NaN counts as it.
     quickest = float(prefill[prefill.argmin()])
-    ratio = float(prefill[prefill.argmax()]) / quickest if quickest > 0.0 else 1.0
+    ratio = speed_ratio(quickest, float(prefill[prefill.argmax()]))
     known = (count, *means.tolist(), cost[cost.argmin()], ratio, match[match.argmax()])
     return np.array(known, dtype=np.float32)
+
+
+def speed_ratio(quickest_s: float, slowest_s: float) -> float:
+    """Of one pool, from the times of a prompt's token."""
+    return slowest_s / quickest_s if quickest_s > 0.0 else 1.0

@@ -22,6 +22,7 @@ from steersman.serving.affinity.store import HomeStore, MemoryHomes, SharedHomes
 from steersman.serving.canary.canary import Canary
 from steersman.serving.canary.make import make_canary
 from steersman.serving.compaction import CompactionLoop
+from steersman.serving.compilation import Compilation
 from steersman.serving.config import RouterSettings
 from steersman.serving.deadlines import Deadlines
 from steersman.serving.discovery.loop import Searches
@@ -77,6 +78,7 @@ class Parts:
     counter: TokenCounter
     wording: Wording
     router: Router
+    compilation: Compilation
     waiting_room: WaitingRoom
     proxy: Proxy
     recorder: Recorder
@@ -155,6 +157,7 @@ class Parts:
                     await asyncio.to_thread(self.shadow.close, last=self.is_last)
                 if self.compaction is not None:
                     self.compaction.close()
+                self.compilation.close()
                 if self.log is not None:
                     await asyncio.to_thread(self.log.close, last=self.is_last)
 
@@ -191,6 +194,7 @@ class Parts:
     def health_report(self) -> dict[str, Any]:
         """What `/health` answers."""
         report = health_report(self.fleet, self.models.version, self.clock())
+        report["features"] = {"by": self.compilation.by, "reason": self.compilation.reason}
         return report | {"status": "draining"} if self.draining else report
 
     def _tell_start(self) -> None:
@@ -244,7 +248,8 @@ def build_parts(
     errors = OnlineErrors(metrics)
     outliers = OutlierWatch(fleet, settings.outliers, metrics)
     bundles = BundleWatch(models, settings.bundle, metrics)
-    watches: list[ControlLoop] = [silence, outliers, bundles]
+    compilation = Compilation(settings.policy, metrics, router.calculate_by)
+    watches: list[ControlLoop] = [silence, outliers, bundles, compilation]
     if canary is not None:
         watches.append(canary)
     gate = Gate()
@@ -260,7 +265,6 @@ def build_parts(
     refit = RefitLoop(settings, errors, models, metrics) if settings.refit.enabled else None
     if refit is not None:
         watches.append(refit)
-    text_bytes = settings.outcome_log.prompt_text_bytes if settings.outcome_log.prompt_text else 0
     compaction = None
     if log is not None and settings.outcome_log.compact:
         compaction = CompactionLoop(settings.outcome_log, metrics)
@@ -277,10 +281,20 @@ def build_parts(
         counter=counter,
         wording=wording,
         router=router,
+        compilation=compilation,
         waiting_room=waiting_room,
         proxy=Proxy(settings, fleet, router, waiting_room, upstream, monitor, metrics, clock),
         recorder=Recorder(
-            past, counter, wording, metrics, errors, log, clock, shadow, canary, text_bytes
+            past,
+            counter,
+            wording,
+            metrics,
+            errors,
+            log,
+            clock,
+            shadow,
+            canary,
+            settings.outcome_log.prompt_text_bytes if settings.outcome_log.prompt_text else 0,
         ),
         upstream=upstream,
         monitor=monitor,

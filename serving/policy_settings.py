@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
 
 from steersman.traces.settings import Settings
+
+
+class Compiled(StrEnum):
+    """Whether machine code calculates the features of decisions."""
+
+    AUTO = "auto"
+    NEVER = "never"
 
 
 class PolicySettings(Settings):
@@ -26,6 +34,11 @@ class PolicySettings(Settings):
         le=0.1,
         description="Share of decisions drawn evenly from replicas not far slower than the best, so "
         "that the log can judge other policies; none: 0.01 of 'learned', else 0.",
+    )
+    compiled: Compiled = Field(
+        default=Compiled.AUTO,
+        description="Whether machine code calculates what a decision looks at, in a tenth of the time: "
+        "'auto' where numba is installed (the extra 'fast'), 'never'. Takes a restart.",
     )
     seed: int = Field(default=0, ge=0, description="Of the policies' random draws.")
 

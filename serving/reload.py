@@ -51,7 +51,11 @@ LIVE = frozenset(
     )
 )
 """Sections that take effect at once; all others take a restart."""
-FIXED = {"limits": ("connections_per_replica",), "canary": ("enabled", "state_file")}
+FIXED = {
+    "limits": ("connections_per_replica",),
+    "canary": ("enabled", "state_file"),
+    "policy": ("compiled",),
+}
 """Keys within them that take a restart all the same."""
 _UNREHEARSED = {
     "tokenizer": "",

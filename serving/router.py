@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from steersman.agents.policy import NO_CANDIDATE, Policy, settle
 from steersman.env.observation import observe
 from steersman.predictors.features import (
+    NUMPY,
     REPLICA_INDEX,
+    Formulas,
     length_features,
     request_features,
     slo_s,
@@ -208,8 +210,14 @@ class Router:
         self._past = past
         self._metrics = metrics
         self._clock = clock
+        self.formulas = NUMPY
+        """Of what a decision looks at."""
         self._unsettled: tuple[Policy, Decision, float] | None = None
         """What decided last, what, and in how many seconds."""
+
+    def calculate_by(self, formulas: Formulas) -> None:
+        """From the next decision on, what it looks at."""
+        self.formulas = formulas
 
     def settle(self) -> None:
         """Do what the last decision left for when its request would be on its way, if it is not done."""
@@ -255,7 +263,11 @@ class Router:
         if known is None:
             if len(pool.objectives_s) >= MOST_OBJECTIVES:
                 pool.objectives_s.clear()
-            known = slo_s(self._fleet.state[pool.rows], float(prompt_tokens))
+            known = slo_s(
+                self._fleet.state.take(pool.rows, axis=0),
+                float(prompt_tokens),
+                self.formulas.unloaded_ttft_s,
+            )
             pool.objectives_s[prompt_tokens] = known
         return known
 
@@ -292,10 +304,11 @@ class Router:
             excluded,
             identity(prepared.request.tenant, prepared.request.session_id),
         )
-        observation = observe(snapshot.state, *asked)
+        observation = observe(snapshot.state, *asked, self.formulas)
         is_somebody = bool(np.count_nonzero(observation.mask))
         if not is_somebody and fleet.hope(pool, snapshot.state, excluded):
-            observation, is_somebody = observe(snapshot.state, *asked), True
+            observation = observe(snapshot.state, *asked, self.formulas)
+            is_somebody = True
         if room is not None and is_somebody and not self._has_to_stay(prepared, observation):
             observation.mask = room(observation)
             if not observation.mask.any():

@@ -70,7 +70,9 @@ def settings_for(replicas: Sequence[Backend], **sections: Any) -> RouterSettings
         "health": {"interval_s": 0.1, "timeout_s": 1.0},
         "timeouts": {"drain_s": 1.0},
     }
-    return parse_settings(values | sections, RouterSettings, source="test")
+    values |= sections
+    values["policy"] = {"compiled": "never"} | values["policy"]  # that has tests of its own
+    return parse_settings(values, RouterSettings, source="test")
 
 
 def reloader_of(parts: Parts) -> Reloader:

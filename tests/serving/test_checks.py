@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from steersman.predictors import code_cache
 from steersman.serving.checks import Check, Verdict, check_router
 from tests.serving.backends import Backend, backends, completion, whole
 from tests.serving.graphs import policy_bundle
@@ -25,7 +28,24 @@ async def test_what_is_well_is_told_too(tmp_path: Path) -> None:
     assert {each.verdict for each in found.values()} == {Verdict.OK}
     assert found["backend b0"].message.endswith("serves m; vllm metrics")
     assert found["model m"].message == "2 replicas"
+    assert found["features"].message == "by numpy, as policy.compiled says"
     assert not (tmp_path / "not").exists(), "nothing is changed"
+
+
+async def test_what_calculates_features_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    async with backends(GOOD) as fleet:
+        said = [(await checked(fleet, policy={"compiled": "auto"}))["features"].message]
+        folder = code_cache.cache_folder(code_cache.FEATURES)
+        assert folder is not None
+        code_cache.features_file(folder).touch()
+        said += [(await checked(fleet, policy={"compiled": "auto"}))["features"].message]
+        monkeypatch.setattr(code_cache, "cache_folder", lambda _: None)
+        said += [(await checked(fleet, policy={"compiled": "auto"}))["features"].message]
+        monkeypatch.setattr(code_cache, "numba_version", str)
+        said += [(await checked(fleet, policy={"compiled": "auto"}))["features"].message]
+    for text, part in zip(said, ("will compile", "by machine code", "anew", "[fast]"), strict=True):
+        assert part in text
 
 
 async def test_what_is_wrong_is_told_with_what_to_change(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ def deciding(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize("policy", ["learned", "p2c"])
 def test_every_decision_is_timed(deciding: ModuleType, policy: str) -> None:
     world = deciding.World(PROFILES, 1.0, load_trace(TRACE))
-    traffic = deciding.Traffic(world, REPLICAS, policy, None)
-    figures = deciding.decision_figures(traffic, CALLS, "{}.x")
+    traffic = deciding.Traffic(world, REPLICAS, policy, None, compiled=False)
+    deciding.take_turns([traffic], CALLS)
+    figures = deciding.decision_figures(traffic, "{}.x")
     assert set(figures) == {
         *(f"decision_{of}p{level}_us.x" for of in ("", "cpu_") for level in (50, 99)),
         "afterwards_p50_us.x",
@@ -40,10 +41,10 @@ def test_every_decision_is_timed(deciding: ModuleType, policy: str) -> None:
 
 def test_the_stages_of_the_shipped_policy_are_told_apart(deciding: ModuleType) -> None:
     traffic = deciding.Traffic(
-        deciding.World(PROFILES, 1.0, load_trace(TRACE)), REPLICAS, "learned", None
+        deciding.World(PROFILES, 1.0, load_trace(TRACE)), REPLICAS, "learned", None, compiled=False
     )
     before = vars(router_module).copy()
-    stages = deciding.stage_figures(traffic, CALLS, REPLICAS)
+    stages = deciding.stage_figures(traffic, CALLS, str(REPLICAS))
     assert traffic.fallback_share == 0.0
     median = {name.split(".")[1] for name, value in stages.items() if value > 0.0}
     assert median >= {"features", "length_model", "snapshot", "observe", "policy_graph", "guard"}
