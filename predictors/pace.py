@@ -38,12 +38,15 @@ class Pace:
 
         Args:
             target: `ttft` (from dispatch) or `tpot`.
-            actual_s: nothing is learned unless it is positive and finite.
+            actual_s: nothing is learned unless it is positive and finite, as is its ratio to the next.
             estimated_s: the analytic estimate at the decision, without correction; as above.
         """
         if not (0.0 < actual_s < math.inf and 0.0 < estimated_s < math.inf):
             return False
-        return self._detectors[target].observe(math.log(actual_s / estimated_s))
+        ratio = actual_s / estimated_s
+        if not 0.0 < ratio < math.inf:
+            return False
+        return self._detectors[target].observe(math.log(ratio))
 
     @property
     def drifted(self) -> list[str]:
