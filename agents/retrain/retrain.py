@@ -111,7 +111,7 @@ def retrain(
         ConfigError: a setting, or a log of a cluster that cannot be modelled.
     """
     tell = progress or _ignore
-    registry.check()
+    registry.store.check()
     with alone(plan.out, "retraining"):
         return _Retraining(plan, registry, tell, clock).run()
 

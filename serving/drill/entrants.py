@@ -18,7 +18,7 @@ from steersman.serving.drill.site import Site
 def enter_incumbent(site: Site, *, by: str) -> Bundle:
     """What serves at first goes through the registry too, so that there is a way back to it."""
     registry, now = site.registry, datetime.now(UTC)
-    registry.check()
+    registry.store.check()
     rule = incumbent(site.directory / "incumbent", now=now)
     made = registry.log_training_run(
         rule, RunRecord(parameters={"what": "rule"}, metrics={}), run_name=rule.version

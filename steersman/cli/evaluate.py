@@ -160,7 +160,7 @@ def predictors(
     from steersman.predictors.length import FallbackLength, LengthPredictor
 
     registry = Registry(mlruns)
-    registry.check()
+    registry.store.check()
     models, length = open_bundle(bundle)
     lengths: dict[str, LengthPredictor] = {"rolling": FallbackLength()}
     latencies: dict[str, LatencyPredictor] = {"analytic": AnalyticLatency()}

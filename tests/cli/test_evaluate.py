@@ -77,7 +77,7 @@ def test_predictors_are_judged_beside_the_rules_and_recorded(
     pinball = "pinball of output of {}, azure-chat"
     assert figures[pinball.format("rolling")] < figures[pinball.format("constant")]
 
-    client = MlflowClient(Registry(store).uri)
+    client = MlflowClient(Registry(store).store.uri)
     experiment = client.get_experiment_by_name(EVALUATIONS)
     assert experiment is not None
     (kept,) = client.search_runs([experiment.experiment_id])
