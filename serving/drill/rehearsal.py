@@ -24,7 +24,8 @@ from steersman.agents.offpolicy.verdict import Thresholds
 from steersman.agents.promotion import promote
 from steersman.agents.registry import CHALLENGER, CHAMPION
 from steersman.agents.registry_watch import RegistryWatch
-from steersman.agents.retrain.retrain import STAGES, RetrainPlan, retrain
+from steersman.agents.retrain.plan import STAGES, RetrainPlan
+from steersman.agents.retrain.retrain import retrain
 from steersman.agents.retrain.settings import load_retrain_settings
 from steersman.predictors.bundle import Bundle, load_bundle
 from steersman.serving.canary.commands import Command

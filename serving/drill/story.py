@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from steersman.agents.evidence import Evidence
-from steersman.agents.retrain.retrain import RetrainResult
+from steersman.agents.retrain.plan import RetrainResult
 from steersman.serving.canary.state import Transition
 from steersman.serving.drill.figures import Drift, Harm, P99Ratio
 from steersman.serving.replay_result import ReplayResult

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from steersman.agents.registry import CHALLENGER, CHAMPION, Registry
-from steersman.agents.retrain.retrain import RetrainPlan, RetrainResult, retrain, since_drift
+from steersman.agents.retrain.plan import RetrainPlan, RetrainResult
+from steersman.agents.retrain.retrain import retrain, since_drift
 from steersman.agents.retrain.work import PLAN
 from steersman.env.scenario import load_scenario
 from steersman.predictors.bundle import POLICY_FILE, load_bundle
