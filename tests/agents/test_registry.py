@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -28,8 +29,8 @@ RECORD = RunRecord(
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return Registry(tmp_path_factory.mktemp("mlruns"), patience_s=0.2)
+def registry(tmp_path_factory: pytest.TempPathFactory, made_store: Callable[[Path], Path]) -> Registry:
+    return Registry(made_store(tmp_path_factory.mktemp("mlruns")), patience_s=0.2)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,12 @@ def stages() -> list[tuple[Stage, float]]:
 
 
 @pytest.fixture(scope="module")
-def result(place: Path, stages: list[tuple[Stage, float]]) -> TrainResult:
+def result(
+    place: Path, stages: list[tuple[Stage, float]], made_store: Callable[[Path], Path]
+) -> TrainResult:
     return train(
         SETTINGS,
-        registry=Registry(place / "mlruns"),
+        registry=Registry(made_store(place / "mlruns")),
         out=place / "out",
         promote=True,
         progress=lambda stage, share, _: stages.append((stage, share)),

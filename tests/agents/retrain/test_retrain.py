@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,10 +44,12 @@ def log(tmp_path_factory: pytest.TempPathFactory, logged: list[OutcomeRecord]) -
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, log: Path) -> tuple[RetrainResult, Registry, Path]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory, log: Path, made_store: Callable[[Path], Path]
+) -> tuple[RetrainResult, Registry, Path]:
     """Killed twice on the way, and gone on with."""
     home = tmp_path_factory.mktemp("made")
-    registry, plan = Registry(home / "mlruns"), RetrainPlan(log, home / "out", SMALL)
+    registry, plan = Registry(made_store(home / "mlruns")), RetrainPlan(log, home / "out", SMALL)
     for stage in ("comparison", "record"):
         stopping = Stopping(stage)
         with pytest.raises(Killed):
