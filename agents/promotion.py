@@ -67,12 +67,12 @@ def promote(
         raise ArtifactError(
             f"--override '{override}': is no reason; say in a sentence why the gates do not count"
         )
-    registry.check_exists()
+    registry.store.check_exists()
     version = version or registry.version_of(CHALLENGER)
     if version is None:
         raise ArtifactError(
-            f"{registry.place}: there is no challenger; record one with 'steersman train', or name a "
-            "version ('steersman models' lists them)"
+            f"{registry.store.place}: there is no challenger; record one with 'steersman train', or "
+            "name a version ('steersman models' lists them)"
         )
     bundle_version = registry.bundle_version(version)
     against = _champions(registry, version)

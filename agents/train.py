@@ -117,7 +117,7 @@ def train(
     tell = progress or _ignore
     scenario = with_traffic(load_scenario(settings.scenario), settings.trace)
     scenarios = [scenario, *(load_scenario(name) for name in settings.also)]
-    registry.check()
+    registry.store.check()
     _make_work_directory(out)
     checkpoint = out / CHECKPOINT
     if resume and not checkpoint.is_file():

@@ -36,9 +36,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import router_peers
 import uvloop
-import yaml
+from own_router import serve_command
 from router_load import load
 from router_processes import Server, free_ports, serving
 
@@ -48,7 +47,6 @@ REPLICAS = 8
 STREAMS = 24
 """Of each router."""
 ROUND_S = 1.0
-PROFILES = ("h100-llama-3.1-8b", "a100-llama-3.1-8b")
 HERE = Path(__file__).parent
 
 Row = dict[str, Any]
@@ -105,17 +103,13 @@ def import_arrow() -> None:
 
 def router(scratch: Path, name: str, port: int, backends: list[int]) -> list[str]:
     """Its configuration, and the command to start it with."""
-    settings: dict[str, Any] = {
-        "port": port,
-        "backends": [
-            {"url": url, "profile": PROFILES[i % len(PROFILES)]}
-            for i, url in enumerate(router_peers.urls(backends))
-        ],
-        "outcome_log": {"directory": str(scratch / name)},
-    }
-    path = scratch / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return [sys.executable, str(HERE / "outcome_log_router.py"), "serve", "--config", str(path)]
+    return serve_command(
+        scratch / f"{name}.yaml",
+        port,
+        backends,
+        program=(str(HERE / "outcome_log_router.py"),),
+        outcome_log={"directory": str(scratch / name)},
+    )
 
 
 async def cpu_us(servers: list[Server]) -> list[float]:

@@ -46,7 +46,7 @@ from typing import Any
 
 import router_peers
 import uvloop
-import yaml
+from own_router import serve_command
 from router_backend import INTERVAL_MS
 from router_load import Seen, load
 from router_processes import Server, free_ports
@@ -56,7 +56,6 @@ CPU_AT, LATENCY_AT, RATE_AT = 64, 64, 256
 STREAMS, STREAMS_INTERVAL_MS = 1000, 400.0
 BACKENDS = 2
 OURS = ("steersman_p2c", "steersman_learned")
-PROFILES = ("h100-llama-3.1-8b", "a100-llama-3.1-8b")
 HERE = Path(__file__).parent
 PREPARE = (
     "import sys; from pathlib import Path; from decision import prepare;"
@@ -137,20 +136,14 @@ def steersman(
     name: str, port: int, backends: Sequence[int], scratch: Path, bundle: Path | None
 ) -> list[str]:
     """The router's configuration, and the command to start it with."""
-    replicas = [
-        {"url": url, "profile": profile}
-        for url, profile in zip(router_peers.urls(backends), PROFILES, strict=True)
-    ]
-    settings: dict[str, Any] = {"port": port, "backends": replicas, "policy": {"name": "p2c"}}
+    sections: dict[str, Any] = {"policy": {"name": "p2c"}}
     if name == "steersman_learned":
-        settings |= {
+        sections |= {
             "policy": {"name": "learned"},
             "bundle": {"directory": str((bundle or fitted(scratch)).resolve())},
             "outcome_log": {"directory": str(scratch / "log")},
         }
-    path = scratch / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return [sys.executable, "-m", "steersman", "serve", "--config", str(path)]
+    return serve_command(scratch / f"{name}.yaml", port, backends, **sections)
 
 
 def fitted(scratch: Path) -> Path:

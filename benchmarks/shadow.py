@@ -32,10 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import router_peers
 import uvloop
-import yaml
 from numpy.typing import NDArray
+from own_router import serve_command
 from router_load import Seen, load
 from router_processes import Server, free_ports, serving
 
@@ -43,7 +42,6 @@ from steersman.agents.learned.shipped import DIRECTORY
 
 REPLICAS = 8
 STREAMS = 6
-PROFILES = ("h100-llama-3.1-8b", "a100-llama-3.1-8b")
 HERE = Path(__file__).parent
 
 Row = dict[str, Any]
@@ -119,18 +117,13 @@ def turn(server: Server, duration_s: float) -> tuple[Seen, Turn]:
 
 def router(scratch: Path, name: str, port: int, backends: list[int]) -> list[str]:
     """Its configuration, and the command to start it with."""
-    settings: dict[str, Any] = {
-        "port": port,
-        "backends": [
-            {"url": url, "profile": PROFILES[i % len(PROFILES)]}
-            for i, url in enumerate(router_peers.urls(backends))
-        ],
-        "outcome_log": {"directory": str(scratch / f"log-{name}")},
-        "shadow": {"enabled": name == "looking", "challengers": [str(DIRECTORY)]},
-    }
-    path = scratch / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return [sys.executable, "-m", "steersman", "serve", "--config", str(path)]
+    return serve_command(
+        scratch / f"{name}.yaml",
+        port,
+        backends,
+        outcome_log={"directory": str(scratch / f"log-{name}")},
+        shadow={"enabled": name == "looking", "challengers": [str(DIRECTORY)]},
+    )
 
 
 def scored(server: Server) -> float:

@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors.bundle import LATENCY_FILE, Bundle
+from steersman.predictors.bundle import LATENCY_FILE
+from steersman.predictors.bundled_model import BundledModel
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.predictors.onnx_model import OnnxModel
 
@@ -153,37 +154,16 @@ class AnalyticLatency:
         return np.array([sound])
 
 
-class LatencyModel:
+class LatencyModel(BundledModel):
     """The trained model."""
 
+    kind = KIND
+    file = LATENCY_FILE
+    features = LATENCY_FEATURES
+
     def __init__(self, model: OnnxModel) -> None:
-        self._model = model
+        super().__init__(model)
         self._fallback = AnalyticLatency()
-
-    @classmethod
-    def from_bundle(cls, bundle: Bundle) -> LatencyModel | None:
-        """The bundle's model; None if it has none.
-
-        Raises:
-            ArtifactError: it is there and wrong; see `OnnxModel.load`.
-        """
-        model = bundle.model(LATENCY_FILE, kind=KIND, features=LATENCY_FEATURES)
-        return None if model is None else cls(model)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, source: str = "latency model") -> LatencyModel:
-        """A model in memory; raises ArtifactError as `OnnxModel.load` does."""
-        return cls(OnnxModel.parse(data, kind=KIND, features=LATENCY_FEATURES, source=source))
-
-    @property
-    def version(self) -> str:
-        """Which artifact."""
-        return self._model.metadata.version
-
-    @property
-    def model(self) -> OnnxModel:
-        """The graph and its metadata."""
-        return self._model
 
     def predict(
         self, replicas: NDArray[np.float32], request: NDArray[np.float32]

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors.bundle import LENGTH_FILE, Bundle
+from steersman.predictors.bundle import LENGTH_FILE
+from steersman.predictors.bundled_model import BundledModel
 from steersman.predictors.features import LENGTH_FEATURES
 from steersman.predictors.onnx_model import OnnxModel
 
@@ -102,37 +103,16 @@ class FallbackLength:
         return _sound_row([p50, p90, float(np.log(max(p50, 1.0)))], features)
 
 
-class LengthModel:
+class LengthModel(BundledModel):
     """The trained model."""
 
+    kind = KIND
+    file = LENGTH_FILE
+    features = LENGTH_FEATURES
+
     def __init__(self, model: OnnxModel) -> None:
-        self._model = model
+        super().__init__(model)
         self._fallback = FallbackLength()
-
-    @classmethod
-    def from_bundle(cls, bundle: Bundle) -> LengthModel | None:
-        """The bundle's model; None if it has none.
-
-        Raises:
-            ArtifactError: it is there and wrong; see `OnnxModel.load`.
-        """
-        model = bundle.model(LENGTH_FILE, kind=KIND, features=LENGTH_FEATURES)
-        return None if model is None else cls(model)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, source: str = "length model") -> LengthModel:
-        """A model in memory; raises ArtifactError as `OnnxModel.load` does."""
-        return cls(OnnxModel.parse(data, kind=KIND, features=LENGTH_FEATURES, source=source))
-
-    @property
-    def version(self) -> str:
-        """Which artifact."""
-        return self._model.metadata.version
-
-    @property
-    def model(self) -> OnnxModel:
-        """The graph and its metadata."""
-        return self._model
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """See `LengthPredictor.predict`. Rows the graph has no finite answer for get the fallback's."""

@@ -38,7 +38,7 @@ class Pace:
 
         Args:
             target: `ttft` (from dispatch) or `tpot`.
-            actual_s: nothing is learned unless it is positive and finite.
+            actual_s: nothing is learned unless it is positive and finite, as is its ratio to the next.
             estimated_s: the analytic estimate at the decision, without correction; as above.
         """
         if not (0.0 < actual_s < math.inf and 0.0 < estimated_s < math.inf):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -25,3 +27,20 @@ def chromium() -> str:
             pytest.fail("no chromium on the path; .ci/run installs it")
         pytest.skip("no chromium on the path")
     return binary
+
+
+@pytest.fixture(scope="session")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Puts an empty MLflow store into a directory: every new one costs MLflow a second of migrations."""
+    from steersman.agents.mlflow_store import MlflowStore
+
+    empty = MlflowStore(tmp_path_factory.mktemp("empty-store"), patience_s=10.0, tracking_uri="")
+    with empty.opened():
+        pass
+
+    def make(root: Path) -> Path:
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.copy(empty.root / "mlflow.db", root)
+        return root
+
+    return make

@@ -8,25 +8,22 @@ over the torn tail. Nothing here ever raises into the request path.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import logging
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 from steersman.traces.errors import ConfigError
-from steersman.traces.framing import frame
+from steersman.traces.open_segment import OpenSegment
 from steersman.traces.outcome_overflow import Overflow
+from steersman.traces.outcome_queue import Framable, OutcomeQueue
 from steersman.traces.outcome_reading import read_newest, read_outcomes
 from steersman.traces.outcome_record import OutcomeRecord
-from steersman.traces.outcome_segments import FRAMED, OUTCOMES, make_room, segments
+from steersman.traces.outcome_segments import OUTCOMES, make_room, segments
 
 __all__ = ["OutcomeLogWriter", "OutcomeRecord", "read_newest", "read_outcomes", "segments"]
 
@@ -34,19 +31,6 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 * 1024
 """Written at once."""
-
-
-class Framable(Protocol):
-    """What a log can hold."""
-
-    @property
-    def request_id(self) -> str:
-        """For messages."""
-        ...
-
-    def to_json(self) -> bytes:
-        """One JSON object without line breaks; raises TypeError or ValueError if it cannot be."""
-        ...
 
 
 class OutcomeLogWriter:
@@ -103,11 +87,10 @@ class OutcomeLogWriter:
         self.handing_s = 0.0
         """Processor time of those who hand over, as far as they tell."""
         self._writing_s = 0.0
-        self._refused = 0
-        self._unwritable = 0
+        self._lost = 0
+        """Records that still waited when it was closed."""
         self._segment_bytes = segment_bytes
         self._total_bytes = total_bytes
-        self._queue_records = queue_records
         self._flush_interval_s = flush_interval_s
         self._sync_interval_s = sync_interval_s
         self._segment_s = segment_s
@@ -115,10 +98,9 @@ class OutcomeLogWriter:
         self.overflow = overflow or Overflow()
         self._ails = ""
         """What failed last, and has not been done since."""
-        self._queue: deque[Framable] = deque()
-        self._chunk = b""
-        self._chunk_records = 0
-        self._segment: _Segment | None = None
+        self._chunk_bytes = min(CHUNK_BYTES, segment_bytes)
+        self._queue = OutcomeQueue(queue_records, self._chunk_bytes, segment_bytes)
+        self._segment: OpenSegment | None = None
         self._synced_at_s = time.monotonic()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -133,19 +115,18 @@ class OutcomeLogWriter:
         Nobody may change it any more: it is made JSON of later, in the thread of the writer.
         """
         self.offered += 1
-        waiting = len(self._queue)
-        if waiting >= self._queue_records or self._closed:
-            self._refused += 1
+        if self._closed:
+            self._queue.refused += 1
             return False
-        self._queue.append(record)
-        if waiting * 2 >= self._queue_records:
+        taken = self._queue.append(record)
+        if taken and self._queue.filling:
             self._wake.set()
-        return True
+        return taken
 
     @property
     def dropped(self) -> int:
         """Records lost: the queue was full, or a record was not writable."""
-        return self._refused + self._unwritable  # counted by the caller's thread and by our own
+        return self._queue.refused + self._queue.unwritable + self._lost
 
     @property
     def cpu_s(self) -> float:
@@ -155,7 +136,7 @@ class OutcomeLogWriter:
     @property
     def queued(self) -> int:
         """Records not yet on disk, but for those that wait in the overflow."""
-        return len(self._queue) + self._chunk_records
+        return len(self._queue)
 
     def flush(self) -> bool:
         """Write and sync now. Blocks on the disk: not for an event loop. False if something failed."""
@@ -176,13 +157,11 @@ class OutcomeLogWriter:
         self._thread.join()
         self.flush()
         with self._lock:
-            lost = self.queued
+            lost = self._queue.clear()
             if last:
                 lost += self.overflow.records
                 self.overflow.close()
-            self._unwritable += lost
-            self._queue.clear()
-            self._chunk, self._chunk_records = b"", 0
+            self._lost = lost
             self._end_segment()
         if lost:
             log.error("%d records of the log in %s cannot be written and are lost", lost, self.directory)
@@ -219,11 +198,11 @@ class OutcomeLogWriter:
     def _drain(self) -> bool:
         """Write all there is. What the disk refuses goes to the overflow, as far as it fits."""
         writes = self._write_overflow()
-        while self._fill_chunk():
-            writes = writes and self._tried(lambda: self._write(self._chunk))
-            if not writes and not self.overflow.put(self._chunk):
+        while chunk := self._queue.chunk():
+            writes = writes and self._tried(partial(self._write, chunk))
+            if not writes and not self.overflow.put(chunk):
                 return False
-            self._chunk, self._chunk_records = b"", 0
+            self._queue.done()
         return writes
 
     def _write_overflow(self) -> bool:
@@ -240,39 +219,6 @@ class OutcomeLogWriter:
             return False
         return True
 
-    def _fill_chunk(self) -> bool:
-        """Take records off the queue, unless a chunk still waits from a failed attempt."""
-        if self._chunk:
-            return True
-        frames: list[bytes] = []
-        size, limit = 0, self._chunk_bytes
-        while size < limit and self._queue:
-            framed = self._framed(self._queue[0])
-            if framed is not None and size + len(framed) > limit and frames:
-                break
-            self._queue.popleft()
-            if framed is None:
-                self._unwritable += 1
-            else:
-                frames.append(framed)
-                size += len(framed)
-        self._chunk, self._chunk_records = b"".join(frames), len(frames)
-        return bool(frames)
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return min(CHUNK_BYTES, self._segment_bytes)
-
-    def _framed(self, record: Framable) -> bytes | None:
-        try:
-            framed = frame(record.to_json())
-        except Exception as error:  # or it would stand in the way of all that follow
-            log.warning(
-                "outcome of request %r is not writable and was dropped: %s", record.request_id, error
-            )
-            return None
-        return framed if len(framed) <= self._segment_bytes else None
-
     def _write(self, frames: bytes) -> None:
         if self._segment is not None and self._segment.is_deleted():
             # Writing on would succeed, and all of it would be lost.
@@ -283,7 +229,7 @@ class OutcomeLogWriter:
             self._end_segment()
         if self._segment is None:
             self._make_room()
-            self._segment = _Segment(self.directory, self._stem)
+            self._segment = OpenSegment(self.directory, self._stem)
         self._segment.write(frames)
         self.written += frames.count(b"\n")
         self._works("write to")
@@ -335,41 +281,3 @@ class OutcomeLogWriter:
                     "give a directory that can be written"
                 ) from None
             self._failed("make a directory for", error)
-
-
-class _Segment:
-    """An open file of frames, locked while in use; a failed write leaves whole frames only."""
-
-    def __init__(self, directory: Path, stem: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / f"{stem}-{time.time_ns():020d}-{os.getpid()}{FRAMED}"
-        self._fd = os.open(
-            self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640
-        )
-        self.size = 0
-        self.opened_s = time.monotonic()
-        fcntl.flock(self._fd, fcntl.LOCK_EX)  # others hold an empty segment for a look only
-
-    def write(self, data: bytes) -> None:
-        done = 0
-        try:
-            while done < len(data):
-                done += os.write(self._fd, memoryview(data)[done:])
-        except OSError:
-            os.ftruncate(self._fd, self.size)
-            raise
-        self.size += done
-
-    def is_deleted(self) -> bool:
-        """Somebody removed the file: it has no name any more."""
-        return os.fstat(self._fd).st_nlink == 0
-
-    def sync(self) -> None:
-        os.fdatasync(self._fd)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            if self.size == 0:
-                self._path.unlink()
-        with contextlib.suppress(OSError):
-            os.close(self._fd)

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from steersman.agents.learned.config import CheckSettings
 from steersman.agents.learned.counterfactual import PARTS
 from steersman.agents.learned.export import head_logits
-from steersman.agents.learned.ground import Ground
+from steersman.agents.learned.ground import Ground, cluster_under
 from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.playing import play
 from steersman.agents.parallel import Task, spread
-from steersman.env.bulk import trace_length_features
 from steersman.env.cluster import Cluster
 from steersman.env.scenario import make_trace, saturation_of
 from steersman.predictors.features import REPLICA_INDEX
@@ -100,16 +99,7 @@ def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) 
             trace = make_trace(
                 scenario, seed, duration_s=duration_s, load=load, split="tune", source=ground.tuning
             )
-            features = trace_length_features(trace)
-            yield Cluster(
-                scenario.replicas,
-                trace,
-                output_quantiles=length.predict(features)[:, :2],
-                length_features=features,
-                staleness=scenario.staleness,
-                prefix_cache=scenario.prefix_cache,
-                seed=seed,
-            )
+            yield cluster_under(trace, scenario, length, seed=seed)
 
 
 def _choices(network: RoutingNetwork | None, seen: Observation) -> NDArray[np.int64]:

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from steersman.agents.learned.config import PracticeSettings
-from steersman.agents.learned.ground import Ground
-from steersman.env.bulk import trace_length_features
+from steersman.agents.learned.ground import Ground, cluster_under
 from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile, profile_names, with_limits
 from steersman.env.saturation import SaturationEstimate
@@ -93,15 +92,9 @@ class Practice:
         seed = int(rng.integers(2**31))
         trace = block_bootstrap(field.source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
         interval_s = float(np.exp(rng.uniform(*np.log(s.scrape_interval_s))))
-        features = trace_length_features(trace)
-        cluster = Cluster(
-            replicas,
-            trace,
-            output_quantiles=self._length.predict(features)[:, :2],
-            length_features=features,
-            staleness=replace(field.scenario.staleness, scrape_interval_s=interval_s),
-            prefix_cache=field.scenario.prefix_cache,
-            seed=seed,
+        staleness = replace(field.scenario.staleness, scrape_interval_s=interval_s)
+        cluster = cluster_under(
+            trace, field.scenario, self._length, seed=seed, replicas=replicas, staleness=staleness
         )
         cluster.make_room(MOST_IN_FLIGHT)
         return cluster

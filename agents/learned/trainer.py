@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from steersman.agents.fit.fitted import Progress, silent
 from steersman.agents.learned.check import Check, Checker
-from steersman.agents.learned.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from steersman.agents.learned.checkpoint import load_checkpoint, save_checkpoint
 from steersman.agents.learned.config import EvolutionSettings, PolicySettings
 from steersman.agents.learned.counterfactual import States, collect, improve
 from steersman.agents.learned.evolution import Evolution
@@ -33,6 +33,7 @@ from steersman.agents.learned.network import RoutingNetwork
 from steersman.agents.learned.ppo import PPOLearner
 from steersman.agents.learned.practice import Practice
 from steersman.agents.learned.shipped import shipped_graph
+from steersman.agents.learned.standing import Curves, Standing
 from steersman.agents.learned.vec_env import RoutingVecEnv
 from steersman.agents.learned.weighing import SHAPE
 from steersman.agents.ranges import Ranges
@@ -40,7 +41,6 @@ from steersman.predictors.length import LengthPredictor
 from steersman.traces.schema import Observation
 
 Clock = Callable[[], float]
-Curves = dict[str, list[tuple[int, float]]]
 PARITY_STATES = 6
 SHARES = (0.5, 1.0)
 """Of the learned residual, that are checked: what single answers taught by chance is half gone from half
@@ -64,26 +64,6 @@ class TrainedPolicy:
     decisions: int
     """Decisions of PPO."""
     seconds: float
-
-
-@dataclass
-class _Progressed:
-    """Where the training stands."""
-
-    network: RoutingNetwork
-    best: RoutingNetwork
-    best_ratio: float = 1.0
-    spent_s: float = 0.0
-    rounds: int = 0
-    updates: int = 0
-    decisions: int = 0
-    asked: int = 0
-    curves: Curves = field(default_factory=dict)
-    told: list[list[float]] = field(default_factory=list)
-    known: list[States] = field(default_factory=list)
-
-    def note(self, name: str, step: int, value: float) -> None:
-        self.curves.setdefault(name, []).append((step, float(value)))
 
 
 class PolicyTrainer:
@@ -133,9 +113,9 @@ class PolicyTrainer:
         self._checker = Checker(grounds, length, settings.check, jobs=jobs)
         torch.manual_seed(seed)
         network = RoutingNetwork(settings.network)
-        self._at = _Progressed(network, copy.deepcopy(network))
+        self._at = Standing(network, copy.deepcopy(network))
         if resume and checkpoint is not None and checkpoint.exists():
-            self._resume(load_checkpoint(checkpoint, settings, network))
+            self._at = Standing.of(load_checkpoint(checkpoint, settings, network))
 
     def train(self) -> TrainedPolicy:
         """Spend the budget; the best checkpoint."""
@@ -280,43 +260,8 @@ class PolicyTrainer:
         self._tell(min(self._spent_s() / self._settings.budget_s, 0.99), note)
 
     def _save(self) -> None:
-        at = self._at
         if self._file is not None:
-            save_checkpoint(
-                self._file,
-                Checkpoint(
-                    network=at.network,
-                    best=at.best,
-                    told=at.told,
-                    numbers={
-                        "best_ratio": at.best_ratio,
-                        "spent_s": self._spent_s(),
-                        "rounds": at.rounds,
-                        "updates": at.updates,
-                        "decisions": at.decisions,
-                        "asked": at.asked,
-                    },
-                    curves=at.curves,
-                    states=States.join(at.known) if at.known else None,
-                ),
-                self._settings,
-            )
-
-    def _resume(self, saved: Checkpoint) -> None:
-        numbers = saved.numbers
-        self._at = _Progressed(
-            network=saved.network,
-            best=saved.best,
-            told=saved.told,
-            best_ratio=numbers["best_ratio"],
-            spent_s=numbers["spent_s"],
-            rounds=int(numbers["rounds"]),
-            updates=int(numbers["updates"]),
-            decisions=int(numbers["decisions"]),
-            asked=int(numbers["asked"]),
-            curves=saved.curves,
-            known=[] if saved.states is None else [saved.states],
-        )
+            save_checkpoint(self._file, self._at.checkpoint(self._spent_s()), self._settings)
 
 
 def _start(settings: EvolutionSettings) -> NDArray[np.float64]:

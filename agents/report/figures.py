@@ -19,6 +19,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
+from steersman.agents.evaluate.statistics import Ratio
+
 Values = NDArray[np.float64]
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
@@ -171,6 +173,11 @@ def coverage_bars(shares: Mapping[str, float], *, label: str, wanted: float) -> 
         axes.set_ylabel("share within p90")
 
     return _svg(draw)
+
+
+def ends(ratio: Ratio) -> tuple[float, float, float]:
+    """As `intervals` wants it: value, low, high."""
+    return ratio.value, ratio.lo, ratio.hi
 
 
 def intervals(rows: Sequence[tuple[str, float, float, float]], *, label: str, reference: float) -> str:

@@ -16,9 +16,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from steersman import __version__
@@ -28,12 +26,12 @@ from steersman.agents.learned.shipped import load_shipped
 from steersman.agents.offpolicy.contestants import bundle_contestant
 from steersman.agents.offpolicy.learning import learning
 from steersman.agents.offpolicy.world import World, build_world
-from steersman.agents.refit.attempt import refit_latency, refit_length
-from steersman.agents.refit.outcomes import logged_outcomes, taught
 from steersman.agents.registry import Registered, Registry, RunRecord
 from steersman.agents.retrain.comparison import compare
 from steersman.agents.retrain.ground import practice_scenario, profile_files
 from steersman.agents.retrain.lineage import fingerprint, lineage
+from steersman.agents.retrain.plan import Progress, RetrainPlan, RetrainResult
+from steersman.agents.retrain.predictors import refitted_predictors
 from steersman.agents.retrain.settings import RetrainSettings
 from steersman.agents.retrain.soundness import Screened, screen
 from steersman.agents.retrain.work import Work
@@ -42,7 +40,6 @@ from steersman.agents.train_stages import Made, policy_stage
 from steersman.env.saturation import with_traffic
 from steersman.env.scenario import load_scenario
 from steersman.predictors.bundle import (
-    LATENCY_FILE,
     LENGTH_FILE,
     MANIFEST,
     POLICY_FILE,
@@ -50,45 +47,9 @@ from steersman.predictors.bundle import (
     load_bundle,
     write_bundle,
 )
-from steersman.predictors.latency import AnalyticLatency, LatencyModel
-from steersman.predictors.length import FallbackLength, LengthModel
+from steersman.predictors.length import LengthModel
 from steersman.traces.outcome_log import read_newest
 from steersman.traces.outcome_record import OutcomeRecord
-
-STAGES = ("log", "predictors", "policy", "comparison", "record")
-
-Progress = Callable[[str, float, str], None]
-"""Called with a stage's name, the share of it that is done, and what is being done."""
-Report = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RetrainPlan:
-    """What to learn from, and where."""
-
-    log: Path
-    """Directory of the outcome log."""
-    out: Path
-    """Work directory, of this retraining alone."""
-    settings: RetrainSettings = field(default_factory=RetrainSettings)
-    since_s: float | None = None
-    """Unix time: what arrived earlier is not looked at. None: everything in the window."""
-
-
-@dataclass(frozen=True)
-class RetrainResult:
-    """What came of it."""
-
-    bundle: Bundle
-    registered: Registered
-    evidence: Evidence
-    screened: Screened
-    resumed: bool
-    """Whether an earlier, interrupted retraining was gone on with."""
-    predictors: dict[str, str]
-    """Of each model, one line about what became of it."""
-    tags: dict[str, str]
-    """Its lineage."""
 
 
 def retrain(
@@ -111,7 +72,7 @@ def retrain(
         ConfigError: a setting, or a log of a cluster that cannot be modelled.
     """
     tell = progress or _ignore
-    registry.check()
+    registry.store.check()
     with alone(plan.out, "retraining"):
         return _Retraining(plan, registry, tell, clock).run()
 
@@ -184,30 +145,13 @@ class _Retraining:
         return screen(records, self._settings.soundness, now_unix_s=self._clock())
 
     def _predictors(self, train: list[OutcomeRecord]) -> dict[str, bytes]:
-        """Those that are better than the champion's on the newest part of what is learned from."""
-        outcomes = logged_outcomes(filter(None, map(taught, train)))
-        served = self._champion
-        latency = LatencyModel.from_bundle(served) or AnalyticLatency()
-        length = LengthModel.from_bundle(served) or FallbackLength()
-        window, seed = self._settings.window, self._settings.seed
-        files: dict[str, bytes] = {}
-        report: Report = {"reasons": {}, "figures": {}}
-        for share, (name, file) in enumerate((("latency", LATENCY_FILE), ("length", LENGTH_FILE))):
-            self._tell("predictors", share / 2, name)
-            fitted, verdict = (
-                refit_latency(outcomes, latency, window=window, since_s=None, seed=seed)
-                if name == "latency"
-                else refit_length(outcomes, length, window=window, since_s=None, seed=seed)
-            )
-            report["reasons"][name] = verdict.reason
-            report["figures"] |= {f"{name}.{key}": value for key, value in verdict.figures.items()}
-            if fitted is not None and verdict.better:
-                files[file] = fitted.onnx
-                files |= {f"texts/{name}/{key}.txt": text.encode() for key, text in fitted.text.items()}
-            elif file in served.contents:
-                files[file] = served.contents[file]
-        self._tell("predictors", 1.0, "done")
-        return {**files, "report.json": json.dumps(report).encode()}
+        return refitted_predictors(
+            train,
+            self._champion,
+            window=self._settings.window,
+            seed=self._settings.seed,
+            tell=lambda share, note: self._tell("predictors", share, note),
+        )
 
     def _policy(self, world: World, predictors: dict[str, bytes]) -> dict[str, bytes]:
         """A policy that practised on the log's cluster and on the scenarios."""

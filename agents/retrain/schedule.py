@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steersman.agents.retrain.retrain import RetrainResult
+from steersman.agents.retrain.plan import RetrainResult
 from steersman.traces.errors import SteersmanError
 
 MOST_PAUSE_S = 5.0

@@ -20,16 +20,17 @@ from steersman.agents.served_evidence import leave_evidence
 from steersman.predictors.features import REQUEST_INDEX
 from steersman.serving.canary import rules
 from steersman.serving.canary.arm import Arm
-from steersman.serving.canary.challenger import Challenger, mark_of
+from steersman.serving.canary.challenger import Challenger
 from steersman.serving.canary.counting import absorb
+from steersman.serving.canary.dealer import Dealer
 from steersman.serving.canary.metrics import CanaryMetrics
 from steersman.serving.canary.outage import Outage
-from steersman.serving.canary.settings import Split, Start
+from steersman.serving.canary.pairing import Pairing
+from steersman.serving.canary.settings import Start
 from steersman.serving.canary.share import share_of
-from steersman.serving.canary.split import draw, lot_at, unit_of
 from steersman.serving.canary.state import CanaryState, Phase, Transition
 from steersman.serving.canary.store import CanaryStore, Change, StoreDown
-from steersman.serving.canary.tally import CHALLENGER, CHAMPION, Lot, Tally
+from steersman.serving.canary.tally import CHAMPION, Tally
 from steersman.serving.canary.watching import Watched, Watching
 from steersman.serving.config import RouterSettings
 from steersman.serving.exchange import Exchange
@@ -41,10 +42,6 @@ from steersman.traces.schema import Outcome, Request
 logger = logging.getLogger("steersman.serving")
 
 _OBJECTIVES = [REQUEST_INDEX["ttft_slo_s"], REQUEST_INDEX["tpot_slo_s"]]
-
-MISMATCH_S = 60.0
-"""For so long a router may serve others than those that are tried (bundles reach machines one after the
-other); then the canary is aborted."""
 
 Key = tuple[str, float]
 """Which canary: the challenger, and when it began."""
@@ -81,20 +78,19 @@ class Canary:
         self._wall = wall
         self.state = CanaryState()
         """As last known."""
-        self._share = 0.0
-        self._salt = ""
+        self.share = 0.0
+        """Of the traffic, that the challenger gets here."""
+        self._dealer = Dealer()
         self._key: Key = ("", 0.0)
         self._fault_of: Key | None = None
         self._watching = Watching()
-        self._lot: Lot | None = None
-        """The stretch of a switchback that is now."""
         self._outage = Outage(settings.canary.outage)
         self._pending = Tally()
         self._stop = ""
         """Why this router has stopped it; to be told to the others."""
         self._told = 0.0
         """Time of the newest transition that was logged."""
-        self._mismatch_since_s: float | None = None
+        self._pairing = Pairing(settings, champion, challenger)
         self._first = True
         self._settled = ""
         """The champion's version at the last step."""
@@ -104,6 +100,7 @@ class Canary:
         """From now on these count."""
         self._settings = settings
         self._challenger.apply(settings)
+        self._pairing.apply(settings)
         if self._outage.settings != settings.canary.outage:
             self._outage = Outage(settings.canary.outage)
 
@@ -111,25 +108,14 @@ class Canary:
 
     def assign(self, request: Request) -> Arm | None:
         """A new request's arm; None: there is no canary."""
-        share = self._share
+        share = self.share
         if share <= 0.0:
             return None
-        options = self._settings.canary
-        if options.split is Split.SWITCHBACK:
-            now_s = self._wall()
-            lot = self._lot
-            if lot is None or lot.index != int(now_s // options.block_s) or lot.share != share:
-                lot = self._lot = lot_at(self._salt, now_s, options.block_s, share)
-            counts = now_s % options.block_s >= options.washout_s
-            name = CHALLENGER if lot.challenger else CHAMPION
-            return Arm(name, request.request_id, lasting=False, lot=lot, counts=counts)
-        unit, lasting = unit_of(request, options.split)
-        name = CHALLENGER if draw(self._salt, unit) < share else CHAMPION
-        return Arm(name, unit, lasting)
+        return self._dealer.deal(request, share, self._settings.canary, self._wall())
 
     def deciders(self, arm: Arm | None) -> ServedModels:
         """Who decides for it now: after a rollback the champion for everybody."""
-        if arm is not None and arm.is_challenger and self._share > 0.0 and not arm.faulty:
+        if arm is not None and arm.is_challenger and self.share > 0.0 and not arm.faulty:
             return self._challenger.models or self._champion
         return self._champion
 
@@ -176,7 +162,7 @@ class Canary:
         self._watching.look(now_s, self.state.limits_s)
         self._pending.add(self._watching.take())
         key, tally, stop = self._key, self._pending, self._stop
-        mismatch = self._mismatch(now_unix_s)
+        mismatch = self._pairing.mismatch(self.state, now_unix_s)
 
         def change(state: CanaryState) -> None:
             state.restore(self.state)
@@ -194,8 +180,8 @@ class Canary:
             self._together()
             self._take_up(state)
             await self._leave_evidence()
-        self._settled = self._champion_version()
-        self._metrics.tell(self.state, self._settings.canary, self._share)
+        self._settled = self._pairing.champion_version
+        self._metrics.tell(self.state, self._settings.canary, self.share)
         return self._settings.canary.interval_s
 
     async def command(self, change: Change[Transition | None]) -> CanaryState:
@@ -211,7 +197,7 @@ class Canary:
 
         state, _ = await self._store.update(restored)
         self._take_up(state)
-        self._metrics.tell(self.state, self._settings.canary, self._share)
+        self._metrics.tell(self.state, self._settings.canary, self.share)
         return state
 
     def _move(
@@ -234,68 +220,34 @@ class Canary:
             return
         if state.phase is Phase.PROMOTED:
             version = self._challenger.version
-            if self._taken_over(state):
-                rules.finish(state, options, f"{self._champion_version()} is champion", now_unix_s)
+            if self._pairing.taken_over(state):
+                rules.finish(state, options, f"{self._pairing.champion_version} is champion", now_unix_s)
             elif version not in {"", state.challenger}:
                 rules.finish(state, options, f"the challenger is {version} now", now_unix_s)
             return
         version = self._challenger.version
         new = version not in state.tried and options.start is Start.AUTO
-        champion = self._champion_version()
+        champion = self._pairing.champion_version
         # A champion that has just come may be one of several steps: the next look is soon.
-        if not version or champion != self._settled or version == self._champion.version:
+        if not self._pairing.distinct or champion != self._settled:
             return
         if new or state.start_asked_by:
             rules.start(state, options, version, champion, now_unix_s)
-
-    def _taken_over(self, state: CanaryState) -> bool:
-        """Whether the champion is another one than the one it was tried against."""
-        mark = mark_of(self._settings.canary.challenger)
-        if mark and state.challenger.endswith(mark):
-            wanted, settings = self._settings.canary.challenger, self._settings
-            return (wanted.policy or settings.policy, wanted.guard or settings.guard) == (
-                settings.policy,
-                settings.guard,
-            )
-        return self._champion_version() != state.champion
-
-    def _champion_version(self) -> str:
-        mark = mark_of(self._settings.canary.challenger)
-        name = f"+{self._settings.policy.name}" if mark else ""
-        return f"{self._champion.version}{name}"
-
-    def _mismatch(self, now_unix_s: float) -> str:
-        """Why this canary cannot go on, if that has lasted."""
-        state = self.state
-        why = ""
-        if state.running and self._challenger.version != state.challenger:
-            why = f"the challenger is {self._challenger.version or 'gone'} now"
-        elif state.running and self._champion_version() != state.champion:
-            why = f"the champion is {self._champion_version() or 'gone'} now"
-        if not why:
-            self._mismatch_since_s = None
-            return ""
-        if self._mismatch_since_s is None:
-            self._mismatch_since_s = now_unix_s
-        return why if now_unix_s - self._mismatch_since_s >= MISMATCH_S else ""
 
     def _take_up(self, state: CanaryState) -> None:
         """What holds for the next request."""
         if _key(state) != self._key:
             self._key = _key(state)
-            self._salt = f"{state.challenger} {state.started_unix_s}"
+            self._dealer = Dealer(f"{state.challenger} {state.started_unix_s}")
             self._watching.restart()
-            self._lot = None
             self._pending = Tally()
             self._outage = Outage(self._settings.canary.outage)
             self._stop = ""
         self.state = state
         share = share_of(state, self._settings.canary)
-        ready = self._challenger.models is not None and self._challenger.version == state.challenger
-        # A promoted challenger serves until it is champion; one that is tried, against that champion.
-        fits = state.phase is Phase.PROMOTED or self._champion_version() == state.champion
-        self._metrics.ready.set(float(share == 0.0 or (ready and fits)))
-        self._share = share if ready and fits and not self._stop else 0.0
+        fits = self._pairing.fits(state)
+        self._metrics.ready.set(float(share == 0.0 or fits))
+        self.share = share if fits and not self._stop else 0.0
         self._tell()
 
     def _tell(self) -> None:
@@ -316,7 +268,7 @@ class Canary:
 
     def _stop_here(self, why: str) -> None:
         """At once, on this router; the others are told by the next step."""
-        self._stop, self._share = why, 0.0
+        self._stop, self.share = why, 0.0
         logger.warning("canary: %s gets no more requests here: %s", self.state.challenger, why)
 
     def _go_on_alone(self, problem: str, now_unix_s: float) -> None:

@@ -1,1 +1,1 @@
-"""A rehearsal of the whole loop from drift to promotion and rollback; see `story.py`."""
+"""A rehearsal of the whole loop from drift to promotion and rollback; see `rehearsal.py`."""

@@ -7,7 +7,7 @@ import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ FLUSH_S = 2.0
 """Until the outcome log has what has just ended."""
 
 Progress = Callable[[int, int], None]
+Bars = Callable[[str, int], AbstractContextManager[Progress]]
+"""Shows how far an act is; called with its name and its requests."""
 
 
 class Site:

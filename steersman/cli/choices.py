@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from steersman.env.scenario import Split
     from steersman.traces.scenario import Scenario
 
+DEFAULT_SCENARIOS = "homogeneous,mixed,prefix,stale"
+
 T = TypeVar("T")
 
 

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from steersman.cli.choices import DEFAULT_SCENARIOS
 from steersman.cli.crew import Ray, crew
+from steersman.cli.evaluate_predictors import predictors
+from steersman.cli.evaluate_saturation import saturation
+from steersman.cli.evaluate_tune import tune
 
 if TYPE_CHECKING:
     from steersman.agents.evaluate.table import EvaluationTable
@@ -17,7 +21,6 @@ app = typer.Typer(
     help="Judge policies and predictors by the protocol of docs/evaluation.md.", no_args_is_help=True
 )
 
-DEFAULT_SCENARIOS = "homogeneous,mixed,prefix,stale"
 DEFAULT_BASELINES = "p2c,least-connections,weighted-least-connections,llm-d-default,marginal-cost"
 
 
@@ -121,204 +124,9 @@ def routing(
         _print(table, judged, rivals)
 
 
-@app.command()
-def predictors(
-    scenario: Annotated[
-        str, typer.Option(help="The cluster: a bundled scenario's name, or a YAML file.")
-    ] = "mixed",
-    trace: Annotated[
-        str | None, typer.Option(help="Trace: a bundled name, or a file; default: the scenario's.")
-    ] = None,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(help="Directory of trained models; without, only the rules are judged."),
-    ] = None,
-    loads: Annotated[str, typer.Option(help="Shares of saturation, separated by commas.")] = "0.6,0.95",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs at each load.")] = 2,
-    requests: Annotated[int, typer.Option(min=1, help="Counted arrivals in each run.")] = 2000,
-    mlruns: Annotated[
-        Path, typer.Option("--mlruns", help="The MLflow store where the figures are recorded.")
-    ] = Path("mlruns"),
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the figures as one JSON document.")
-    ] = False,
-) -> None:
-    """Judge the predictions of output length and latency on unseen arrivals.
-
-    The bundle's models stand beside the rules that serve without them. Figures and plots of the
-    calibration are recorded in MLflow.
-    """
-    from steersman.agents.evaluate.contestants import open_bundle
-    from steersman.agents.evaluate.predictions import judge_latency, judge_length
-    from steersman.agents.evaluate.predictions_record import predictions_record
-    from steersman.agents.evaluate.run import Protocol
-    from steersman.agents.registry import Registry
-    from steersman.cli.choices import measured, positive_loads
-    from steersman.cli.common import print_json, progress
-    from steersman.env.scenario import load_scenario, load_source
-    from steersman.predictors.latency import AnalyticLatency, LatencyModel, LatencyPredictor
-    from steersman.predictors.length import FallbackLength, LengthPredictor
-
-    registry = Registry(mlruns)
-    registry.check()
-    models, length = open_bundle(bundle)
-    lengths: dict[str, LengthPredictor] = {"rolling": FallbackLength()}
-    latencies: dict[str, LatencyPredictor] = {"analytic": AnalyticLatency()}
-    if models is not None:
-        lengths["model"] = length
-        latency = LatencyModel.from_bundle(models)
-        if latency is not None:
-            latencies["model"] = latency
-    protocol = Protocol(
-        loads=positive_loads("--loads", loads),
-        seeds=tuple(range(seeds)),
-        requests=requests,
-        window_s=0.0,
-        warmup_s=60.0,
-        length=length,
-    )
-    described = measured(load_scenario(scenario), trace, "evaluation")
-    with progress() as bar:
-        task = bar.add_task(described.name, total=len(protocol.loads) * seeds, note="runs")
-        found = judge_length(lengths, described)
-        found += judge_latency(
-            latencies, described, protocol, on_progress=lambda runs: bar.advance(task, runs)
-        )
-    registry.log_evaluation(
-        predictions_record(
-            found,
-            {"scenario": described.name, "loads": loads, "seeds": seeds, "requests": requests},
-            load_source(described),
-            bundle="" if models is None else models.version,
-        ),
-        run_name=f"predictors {described.name}",
-    )
-    if json:
-        print_json([row for quality in found for row in quality.rows()])
-        return
-    from steersman.cli.tables import qualities, show
-
-    show(qualities(found))
-
-
-@app.command()
-def saturation(
-    scenario: Annotated[
-        str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
-    ] = DEFAULT_SCENARIOS,
-    trace: Annotated[
-        str | None, typer.Option(help="Trace for all of them: a bundled name, or a file.")
-    ] = None,
-    splits: Annotated[
-        str, typer.Option(help="Whose requests, separated by commas.")
-    ] = "all,train,tune,evaluation",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs that are averaged.")] = 3,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the figures as one JSON document.")
-    ] = False,
-) -> None:
-    """Measure how many requests per second a scenario can complete, as its file states it.
-
-    Every replica always has requests waiting; marginal cost dispatches them.
-    """
-    from steersman.cli.choices import names, split_names
-    from steersman.cli.common import console, print_json, progress
-    from steersman.env.saturation import measure_saturation, with_traffic
-    from steersman.env.scenario import load_scenario
-
-    wanted, parts = names("--scenario", scenario), split_names("--splits", splits)
-    found: dict[str, dict[str, float]] = {}
-    with progress() as bar:
-        task = bar.add_task("saturation", total=len(wanted) * len(parts) * seeds, note="runs")
-        for name in wanted:
-            described = load_scenario(name)
-            if trace is not None and trace != described.trace:
-                described = with_traffic(described, trace)
-            for split in parts:
-                runs = []
-                for seed in range(seeds):
-                    runs.append(measure_saturation(described, split, seed=seed))
-                    bar.advance(task)
-                found.setdefault(name, {})[split] = sum(runs) / seeds
-    if json:
-        print_json(found)
-        return
-    for name, by_split in found.items():
-        figures = ", ".join(f"{split} {rps:.1f}" for split, rps in by_split.items())
-        console.print(f"{name}: {figures} requests/s", highlight=False)
-
-
-@app.command()
-def tune(
-    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")],
-    scenario: Annotated[
-        str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
-    ] = DEFAULT_SCENARIOS,
-    once: Annotated[
-        bool, typer.Option("--once", help="One set of constants for all scenarios together.")
-    ] = False,
-    evaluations: Annotated[int, typer.Option(min=10, help="Sets of constants tried.")] = 200,
-    requests: Annotated[int, typer.Option(min=1, help="Counted requests of an episode.")] = 1500,
-    loads: Annotated[
-        str, typer.Option(help="Shares of saturation, separated by commas.")
-    ] = "0.6,0.8,0.95",
-    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Directory for the constants; default: configs/policies/tuned.")
-    ] = None,
-    notebook: Annotated[
-        Path | None, typer.Option(help="File that keeps scores, so that the command can go on later.")
-    ] = None,
-    commit: Annotated[str, typer.Option(help="Written into the files.")] = "",
-    bundle: Annotated[
-        Path | None,
-        typer.Option(help="Directory of trained models, which then predict; default: the rules do."),
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that share the searches.")] = 1,
-    ray: Ray = None,
-) -> None:
-    """Find the best constants of a policy on the tuning part of each scenario's traffic.
-
-    `NAME:tuned` and, with --once, `NAME:tuned-once` then stand for it in `evaluate routing`.
-    """
-    from dataclasses import replace
-
-    from steersman.agents.evaluate.constants import FOLDER
-    from steersman.agents.evaluate.contestants import open_bundle
-    from steersman.agents.evaluate.course import run_count
-    from steersman.agents.evaluate.tune import TUNING
-    from steersman.agents.evaluate.tuning import TuningPlan
-    from steersman.cli.choices import measured, names, positive_loads
-    from steersman.cli.common import console, progress
-    from steersman.env.scenario import load_scenario
-    from steersman.predictors.latency import LatencyModel
-
-    models, length = open_bundle(bundle)
-    described = [measured(load_scenario(name), None, "tune") for name in names("--scenario", scenario)]
-    plan = TuningPlan(
-        policies=tuple(names("--policy", policy)),
-        scenarios=tuple(described),
-        once=once,
-        protocol=replace(
-            TUNING, requests=requests, loads=positive_loads("--loads", loads), length=length
-        ),
-        latency=None if models is None else LatencyModel.from_bundle(models),
-        bundle="" if models is None else models.version,
-        evaluations=evaluations,
-        seed=seed,
-        commit=commit,
-        folder=out or FOLDER,
-        notebook=notebook,
-    )
-    with progress() as bar, crew(ray, jobs) as workers:
-        total = run_count((evaluations + 1) * len(plan.policies), len(described), plan.protocol)
-        row = bar.add_task(f"{len(plan.tasks)} searches", total=total, note="runs")
-        found = plan.carry_out(workers, partial(bar.advance, row))
-        bar.update(row, completed=total)
-    for tuned, where, path in found:
-        console.print(
-            f"{tuned.policy}, {where}: J {tuned.score:.3f} of published, {path}", highlight=False
-        )
+app.command()(predictors)
+app.command()(saturation)
+app.command()(tune)
 
 
 def _print(table: EvaluationTable, judged: str, rivals: list[str]) -> None:

@@ -110,7 +110,7 @@ def models(
     from steersman.cli.common import console, moment, print_json
 
     registry = _registry(mlruns, tracking_uri)
-    registry.check_exists()
+    registry.store.check_exists()
     found, changes = registry.models(), registry.changes()
     if json:
         print_json({"models": [_as_dict(record) for record in found], "changes": changes})

@@ -49,9 +49,9 @@ def rehearsal(
     from steersman.agents.report.page import write
     from steersman.env.saturation import with_traffic
     from steersman.env.scenario import load_scenario
+    from steersman.serving.drill.rehearsal import Rehearsal
     from steersman.serving.drill.report import page, rows
     from steersman.serving.drill.site import Site
-    from steersman.serving.drill.story import Rehearsal
     from steersman.serving.rehearsal.children import Children
 
     with Children(out / "logs") as children:

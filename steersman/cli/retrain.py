@@ -12,7 +12,7 @@ from steersman.cli.crew import Ray
 from steersman.cli.promote import TRACKING_VARIABLE
 
 if TYPE_CHECKING:
-    from steersman.agents.retrain.retrain import RetrainResult
+    from steersman.agents.retrain.plan import RetrainResult
     from steersman.agents.retrain.settings import RetrainSettings
     from steersman.agents.train import Stage
 
@@ -122,7 +122,7 @@ class _Run:
 
     def __call__(self) -> RetrainResult:
         from steersman.agents.registry import Registry
-        from steersman.agents.retrain.retrain import RetrainPlan
+        from steersman.agents.retrain.plan import RetrainPlan
         from steersman.agents.retrain.retrain import retrain as run
         from steersman.cli.crew import crew
         from steersman.cli.train import stage_bars

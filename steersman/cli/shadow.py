@@ -125,11 +125,12 @@ def _record(found: Study, mlruns: Path, tracking_uri: str) -> None:
     from steersman.traces.errors import ArtifactError
 
     registry = Registry(mlruns, tracking_uri=tracking_uri)
-    registry.check_exists()
+    registry.store.check_exists()
     version = registry.find(found.challenger)
     if version is None:
         raise ArtifactError(
-            f"--record: {registry.place} has no version of bundle {found.challenger}; register it first"
+            f"--record: {registry.store.place} has no version of bundle {found.challenger}; register it "
+            "first"
         )
     registry.record_evidence(version, found.evidence)
     notes.print(f"the verdict is kept with version {version}", highlight=False)

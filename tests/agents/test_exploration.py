@@ -127,7 +127,8 @@ def _after(first: Decision, seen: Observation) -> Policy:
 
 def test_who_was_explored_is_told() -> None:
     policy = explorer(make_policy("marginal-cost", seed=0))
-    decisions = [policy.decide(even()) for _ in range(DRAWS)]
+    seen = even()
+    decisions = [policy.decide(seen) for _ in range(DRAWS)]
     share = np.mean([decision.explored for decision in decisions])
     assert share == pytest.approx(SHARE, abs=0.04)
     unlikely = [decision for decision in decisions if decision.propensity < 0.5]

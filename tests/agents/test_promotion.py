@@ -102,7 +102,7 @@ def test_from_training_to_champion_and_back(registry: Registry, tmp_path: Path) 
 
 def test_the_worker_brings_bundles_and_takes_evidence(registry: Registry, tmp_path: Path) -> None:
     """Another machine's served directory, of the same registry."""
-    there = Registry(tmp_path / "there", tracking_uri=registry.uri)
+    there = Registry(tmp_path / "there", tracking_uri=registry.store.uri)
     watch = RegistryWatch(there, lambda: NOW_S + 9, promotes=GateSettings())
     third = record(registry, "b3", tmp_path)
     assert watch.step().installed == (CHAMPION, CHALLENGER)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -28,8 +29,8 @@ RECORD = RunRecord(
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return Registry(tmp_path_factory.mktemp("mlruns"), patience_s=0.2)
+def registry(tmp_path_factory: pytest.TempPathFactory, made_store: Callable[[Path], Path]) -> Registry:
+    return Registry(made_store(tmp_path_factory.mktemp("mlruns")), patience_s=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_a_run_is_recorded_registered_and_promoted(registry: Registry, bundle: B
     assert registry.version_of(CHALLENGER) == registered.version
     assert not registry.champion_directory.exists(), "only promotion serves"
 
-    client = MlflowClient(registry.uri, registry.uri)
+    client = MlflowClient(registry.store.uri, registry.store.uri)
     run = client.get_run(registered.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["ppo.learning_rate"] == "0.001"
@@ -80,7 +81,7 @@ def test_the_registered_model_is_an_onnx_model_with_a_signature(
     registry: Registry, bundle: Bundle
 ) -> None:
     registered = registry.log_training_run(bundle, RECORD, run_name="again")
-    client = MlflowClient(registry.uri, registry.uri)
+    client = MlflowClient(registry.store.uri, registry.store.uri)
     source = urlparse(client.get_model_version(MODEL_NAME, registered.version).source).path
     model = mlflow.models.Model.load(source)
     assert model.signature is not None
@@ -117,7 +118,7 @@ def test_a_damaged_bundle_is_not_promoted(registry: Registry, tmp_path: Path) ->
     made = registry.log_training_run(
         make_bundle(tmp_path / "b", {"policy.onnx": GRAPH}), RECORD, run_name="damaged"
     )
-    client = MlflowClient(registry.uri, registry.uri)
+    client = MlflowClient(registry.store.uri, registry.store.uri)
     stored = Path(urlparse(client.get_run(made.run_id).info.artifact_uri).path) / "bundle"
     (stored / "policy.onnx").write_bytes(b"damaged")
     with pytest.raises(ArtifactError, match="SHA-256"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,12 @@ def stages() -> list[tuple[Stage, float]]:
 
 
 @pytest.fixture(scope="module")
-def result(place: Path, stages: list[tuple[Stage, float]]) -> TrainResult:
+def result(
+    place: Path, stages: list[tuple[Stage, float]], made_store: Callable[[Path], Path]
+) -> TrainResult:
     return train(
         SETTINGS,
-        registry=Registry(place / "mlruns"),
+        registry=Registry(made_store(place / "mlruns")),
         out=place / "out",
         promote=True,
         progress=lambda stage, share, _: stages.append((stage, share)),
@@ -79,7 +82,7 @@ def test_progress_names_every_stage_and_never_goes_back(
 def test_the_run_tells_what_was_done_on_what_and_how_well(result: TrainResult, place: Path) -> None:
     registry = Registry(place / "mlruns")
     assert registry.version_of(CHAMPION) == registry.version_of(CHALLENGER) == result.registered.version
-    client = MlflowClient(registry.uri, registry.uri)
+    client = MlflowClient(registry.store.uri, registry.store.uri)
     run = client.get_run(result.registered.run_id)
     assert run.data.params["policy.ppo.clip"] == "0.2"
     assert run.data.params["scenario"] == "tiny"
@@ -119,7 +122,7 @@ def test_predictors_alone_make_a_bundle_without_policy(place: Path) -> None:
     assert made.table is None
     assert made.verdict == ""
     registry = Registry(place / "mlruns")
-    client = MlflowClient(registry.uri, registry.uri)
+    client = MlflowClient(registry.store.uri, registry.store.uri)
     run_id = made.registered.run_id
     texts = {file.path for file in client.list_artifacts(run_id, "latency")}
     assert {"latency/ttft.txt", "latency/tpot-spread.txt"} <= texts

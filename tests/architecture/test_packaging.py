@@ -39,10 +39,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin/ of an environment that holds the wheel and its base dependencies, nothing else."""
     home = tmp_path_factory.mktemp("empty")
-    venv.create(home, with_pip=True)
+    venv.create(home)
     lock = ROOT / "requirements" / "lock.txt"
-    pip = [str(home / "bin" / "pip"), "install", "--quiet", "--constraint", str(lock), str(wheel)]
-    subprocess.run(pip, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(home), "install", "--quiet", "--no-compile"]
+    subprocess.run([*pip, "--constraint", str(lock), str(wheel)], check=True, capture_output=True)
     return home / "bin"
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,12 @@ def test_routing_writes_a_report(
 
 
 def test_predictors_are_judged_beside_the_rules_and_recorded(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    made_store: Callable[[Path], Path],
 ) -> None:
-    store = tmp_path / "mlruns"
+    store = made_store(tmp_path / "mlruns")
     arguments = ("predictors", "--scenario", "tiny", "--loads", "0.5", "--seeds", "1")
     options = ("--requests", "80", "--mlruns", str(store), "--json")
     rows = json.loads(run((*arguments, *options), monkeypatch, capsys))
@@ -77,7 +81,7 @@ def test_predictors_are_judged_beside_the_rules_and_recorded(
     pinball = "pinball of output of {}, azure-chat"
     assert figures[pinball.format("rolling")] < figures[pinball.format("constant")]
 
-    client = MlflowClient(Registry(store).uri)
+    client = MlflowClient(Registry(store).store.uri)
     experiment = client.get_experiment_by_name(EVALUATIONS)
     assert experiment is not None
     (kept,) = client.search_runs([experiment.experiment_id])

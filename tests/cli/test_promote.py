@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,9 +37,12 @@ def run(*arguments: str) -> str:
 
 
 def test_the_way_of_two_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    made_store: Callable[[Path], Path],
 ) -> None:
-    store = str(tmp_path / "mlruns")
+    store = str(made_store(tmp_path / "mlruns"))
     registry = Registry(store)
     for name in ("b1", "b2"):
         created = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,6 +20,7 @@ from steersman.traces.errors import ConfigError
 from steersman.traces.outcome_log import read_outcomes
 from tests.serving.backends import Backend, backends, completion, events, stream, whole
 from tests.serving.harness import chat, eventually
+from tests.support.commands import mistake
 from tests.support.processes import free_port, run_cli, serving
 
 GOOD = whole(completion())
@@ -43,18 +44,22 @@ def one_line(text: str) -> str:
         (["--backend", "http://a", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:8080"),
     ],
 )
-def test_mistakes_end_in_one_line_and_code_2(arguments: list[str], message: str) -> None:
-    done = run_cli("serve", *arguments)
-    assert done.returncode == 2
-    assert message in one_line(done.stderr)
+def test_mistakes_end_in_one_line_and_code_2(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert message in mistake(("serve", *arguments), monkeypatch, capsys)
 
 
-def test_an_unknown_key_is_told_with_the_file(tmp_path: Path) -> None:
+def test_an_unknown_key_is_told_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "router.yaml"
     file.write_text("backends: [{url: 'http://a'}]\nscrap: {}\n")
-    done = run_cli("serve", "--config", str(file))
-    assert done.returncode == 2
-    assert "unknown key 'scrap'; did you mean 'scrape'?" in one_line(done.stderr)
+    said = mistake(("serve", "--config", str(file)), monkeypatch, capsys)
+    assert "unknown key 'scrap'; did you mean 'scrape'?" in said
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ def write_settings(directory: Path) -> str:
     return str(path)
 
 
-def test_trains_predictors_then_a_policy_and_promotes(tmp_path: Path) -> None:
-    config, store = write_settings(tmp_path), str(tmp_path / "mlruns")
+def test_trains_predictors_then_a_policy_and_promotes(
+    tmp_path: Path, made_store: Callable[[Path], Path]
+) -> None:
+    config, store = write_settings(tmp_path), str(made_store(tmp_path / "mlruns"))
     fitted = RUNNER.invoke(
         app, ["predictors", "--config", config, "--mlruns", store, "--promote", "--json"]
     )

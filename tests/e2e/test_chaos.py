@@ -107,13 +107,13 @@ def test_every_byte_of_text_is_checked(body: str, ending: Ending) -> None:
 
 async def test_everything_breaks_and_the_books_balance(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
-    command = [sys.executable, str(SCRIPT), "--quick", "--seconds", "30", "--json", str(path)]
+    command = [sys.executable, str(SCRIPT), "--quick", "--seconds", "20", "--json", str(path)]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     said, _ = await process.communicate()
     assert process.returncode == 0, said.decode()
     found = figures(json.loads(path.read_text(encoding="utf-8")))
-    assert found["requests"] > 150
+    assert found["requests"] > 100
     assert found["retries"] > 0, "something did break"
     assert found["unaccounted"] == found["lost_before_first_byte"] == found["wrong_bytes"] == 0

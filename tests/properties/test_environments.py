@@ -117,7 +117,8 @@ def test_random_routing_never_loses_a_request(seed: int) -> None:
     total, ended, steps = 0.0, False, 0
     while not ended:
         assert env.observation_space.contains(observation)
-        assert env.render().shape == (480, 800, 3)
+        if steps % 8 == 0:  # a drawing takes longer than anything else here
+            assert env.render().shape == (480, 800, 3)
         observation, reward, ended, _, info = env.step(np.int64(rng.integers(0, MOST_REPLICAS)))
         assert info["elapsed_s"] >= 0.0
         total += reward

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from tests.support.processes import READY_TIMEOUT_S, free_port
 
+_QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+"""No reports, and none of the eight processes that wait for jobs which nobody here gives them."""
+
 
 class MlflowServer:
     """Runs, registry and artifacts in a folder; they survive a restart."""
@@ -39,7 +42,7 @@ class MlflowServer:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+            env={**os.environ, **_QUIET},
         )
         log.close()
         deadline_s = time.monotonic() + READY_TIMEOUT_S

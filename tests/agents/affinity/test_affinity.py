@@ -158,7 +158,7 @@ def test_what_only_the_router_knows_is_refused_in_the_simulator() -> None:
 
 def test_sessions_find_their_prefix_again_in_the_cluster_model() -> None:
     """p2c does not look at caches: behind affinity it hits far more of them."""
-    protocol = Protocol(loads=(0.5,), seeds=(0,), requests=400, window_s=0.0, warmup_s=20.0)
+    protocol = Protocol(loads=(0.5,), seeds=(0,), requests=150, window_s=0.0, warmup_s=20.0)
     contestants = {
         "p2c": policy_factory("p2c"),
         "sticky": lambda seed, clock: Sticky(policy_factory("p2c")(seed, clock), settings()),

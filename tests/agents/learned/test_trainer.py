@@ -92,7 +92,7 @@ def test_what_was_trained_can_be_served() -> None:
 def test_evolution_comes_first_and_what_it_finds_is_kept_where_it_helps() -> None:
     evolution = {**small_settings().evolution.model_dump(), "generations": 3}
     trained = run(
-        ppo_share=0.0, clock=Ticks(0.01), budget_s=2.0, evolution=evolution, evolution_share=0.5
+        ppo_share=0.0, clock=Ticks(0.03), budget_s=2.0, evolution=evolution, evolution_share=0.5
     )
     assert [step for step, _ in trained.curves["evolution_ratio"]] == [1, 2, 3]
     assert trained.curves["check_ratio"][0][0] == 0
@@ -115,14 +115,14 @@ def test_an_evolution_is_resumed_without_playing_it_again(tmp_path: Path) -> Non
         )
 
     again(1.0, resume=False)
-    resumed = again(4.0, resume=True)
+    resumed = again(2.0, resume=True)
     assert [step for step, _ in resumed.curves["evolution_ratio"]] == [1, 2]
 
 
 def test_resumes_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "policy.checkpoint"
     first = run(ppo_share=0.5, clock=Ticks(0.02), checkpoint=file)
-    resumed = run(ppo_share=0.5, clock=Ticks(0.02), checkpoint=file, resume=True, budget_s=4.0)
+    resumed = run(ppo_share=0.5, clock=Ticks(0.02), checkpoint=file, resume=True, budget_s=3.0)
     assert resumed.states > first.states
     assert resumed.decisions > first.decisions
     assert resumed.check_ratio <= first.check_ratio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,12 +126,13 @@ def test_the_command_reports(
     records: list[OutcomeRecord],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    made_store: Callable[[Path], Path],
 ) -> None:
     log = write_log(tmp_path / "log", records)
     html, json = tmp_path / "out" / "shadow.html", tmp_path / "out" / "shadow.json"
     given = ["report", "--log", str(log), "--challenger", str(DIRECTORY), "--seeds", "2"]
     given += ["--requests", "150", "--html", str(html), "--json", str(json)]
-    registry = Registry(tmp_path / "mlruns")
+    registry = Registry(made_store(tmp_path / "mlruns"))
     registered = registry.log_training_run(load_shipped(), RunRecord({}, {}), run_name="shipped")
     given += ["--record", "--mlruns", str(registry.root)]
     monkeypatch.setattr(sys, "argv", ["steersman", "shadow", *given])

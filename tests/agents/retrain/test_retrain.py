@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from steersman.agents.registry import CHALLENGER, CHAMPION, Registry
-from steersman.agents.retrain.retrain import RetrainPlan, RetrainResult, retrain, since_drift
+from steersman.agents.retrain.plan import RetrainPlan, RetrainResult
+from steersman.agents.retrain.retrain import retrain, since_drift
 from steersman.agents.retrain.work import PLAN
 from steersman.env.scenario import load_scenario
 from steersman.predictors.bundle import POLICY_FILE, load_bundle
@@ -42,10 +44,12 @@ def log(tmp_path_factory: pytest.TempPathFactory, logged: list[OutcomeRecord]) -
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, log: Path) -> tuple[RetrainResult, Registry, Path]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory, log: Path, made_store: Callable[[Path], Path]
+) -> tuple[RetrainResult, Registry, Path]:
     """Killed twice on the way, and gone on with."""
     home = tmp_path_factory.mktemp("made")
-    registry, plan = Registry(home / "mlruns"), RetrainPlan(log, home / "out", SMALL)
+    registry, plan = Registry(made_store(home / "mlruns")), RetrainPlan(log, home / "out", SMALL)
     for stage in ("comparison", "record"):
         stopping = Stopping(stage)
         with pytest.raises(Killed):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from steersman.agents.retrain.retrain import RetrainResult
+from steersman.agents.retrain.plan import RetrainResult
 from steersman.agents.retrain.schedule import Schedule
 from steersman.traces.errors import SteersmanError, TraceError
 

@@ -153,7 +153,7 @@ async def test_an_outage_of_the_challenger_is_over_within_seconds(tmp_path: Path
         await eventually(lambda: canary.state.running, within_s=60.0)
         decide_with(canary, Always(1), Always(0))
         failed = 0
-        while canary._share > 0.0:
+        while canary.share > 0.0:
             failed += (await ask(router, 1)).count(500)
         assert failed == 10, "as many as the rule needs, and not one more"
         assert set(await ask(router, 30)) == {200}
@@ -203,7 +203,7 @@ async def test_it_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
             await eventually(lambda: canary.state.figures.outcomes("challenger") >= 5, within_s=60.0)
             before = canary.state.model_copy(deep=True)
         async with trying(fleet, tmp_path, **slow) as (router, canary):
-            await eventually(lambda: canary._share == 0.5, within_s=60.0)
+            await eventually(lambda: canary.share == 0.5, within_s=60.0)
             now = canary.state
             assert now.started_unix_s == before.started_unix_s
             assert now.figures.outcomes("challenger") >= before.figures.outcomes("challenger")
@@ -230,7 +230,7 @@ async def two_routers(
             made = routers[-1].parts.canary
             assert made is not None
             canaries.append(made)
-        await eventually(lambda: all(c._share == 0.5 for c in canaries), within_s=60.0)
+        await eventually(lambda: all(c.share == 0.5 for c in canaries), within_s=60.0)
         yield routers, canaries
 
 
@@ -249,11 +249,11 @@ async def test_routers_share_it_and_go_on_without_the_server(tmp_path: Path) -> 
             await eventually(lambda: all(c._alone for c in canaries), within_s=60.0)
             for router in routers:
                 assert set(await ask(router, 10)) == {200}
-            assert [c._share for c in canaries] == [0.5, 0.5], "as last known"
+            assert [c.share for c in canaries] == [0.5, 0.5], "as last known"
             decide_with(canaries[0], Always(1))
-            while canaries[0]._share > 0.0:
+            while canaries[0].share > 0.0:
                 await ask(routers[0], 5)
-            assert canaries[1]._share == 0.5, "it could not be told"
+            assert canaries[1].share == 0.5, "it could not be told"
             server.start()
             await eventually(lambda: not any(c._alone for c in canaries), within_s=60.0)
             # The server has lost all it knew: what routers know is there again, the outage first of all.
@@ -271,9 +271,9 @@ async def test_a_rollback_of_one_router_is_everybody_s(tmp_path: Path) -> None:
         async with two_routers(tmp_path, shared) as (routers, canaries):
             decide_with(canaries[0], Always(1), Always(0))
             decide_with(canaries[1], Always(0), Always(0))
-            while canaries[0]._share > 0.0:
+            while canaries[0].share > 0.0:
                 await ask(routers[0], 5)
-            await eventually(lambda: canaries[1]._share == 0.0, within_s=60.0)
+            await eventually(lambda: canaries[1].share == 0.0, within_s=60.0)
             assert canaries[1].state.phase is Phase.ROLLED_BACK
             assert read_state((tmp_path / "b" / "canary.json").read_bytes()).phase is Phase.ROLLED_BACK
 
@@ -352,7 +352,7 @@ async def test_operators_see_and_move_it(tmp_path: Path) -> None:
             status, told = await command("abort", {"by": "me", "reason": "not so fast"})
             assert (status, told["phase"], told["share"]) == (200, "aborted", 0.0)
             assert told["history"][-1]["reason"] == "by me: not so fast"
-            assert canary._share == 0.0
+            assert canary.share == 0.0
 
 
 async def test_a_misspelt_policy_is_found_at_the_start(tmp_path: Path) -> None:
