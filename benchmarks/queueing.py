@@ -2,12 +2,14 @@
 
 ::
 
-    python benchmarks/queueing.py [--quick] [--json FILE]
+    python benchmarks/queueing.py [--quick] [--json FILE] [--part load|starvation]
 
 Classes P0 to P3 mixed 40 : 20 : 25 : 15. Each policy plays the same arrivals without and with the queue
 (`agents/queueing`, at its defaults), in front of engines that serve first come, first served (vLLM's
-default) and of engines that look at priorities themselves. `--quick` takes one scenario, one seed and
-short runs.
+default) and of engines that look at priorities themselves; and P0's requests alone, without the other
+classes' (`alone`): about the best that any queue could do for them. Then starvation: P0 and P1 (60 and
+30 %) at 150 % load leave nothing to the others, with ageing and without. `--quick` takes one scenario,
+three seeds and short runs.
 """
 
 from __future__ import annotations
@@ -17,9 +19,17 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from queueing_figures import (
+    PRESSURE_SHARES,
+    Row,
+    interval_text,
+    mean_row,
+    pressure_rows,
+    print_pressure,
+    ratio_row,
+)
 
 from steersman.agents.evaluate.queueing import QueueRun, compare_queues
 from steersman.agents.evaluate.run import Protocol
@@ -31,67 +41,125 @@ QUEUES = {"none": QueueSettings(enabled=False), "queue": QueueSettings(enabled=T
 ENGINES = {"fcfs": False, "priority": True}
 
 
+AGEING = {
+    "ageing": QueueSettings(enabled=True),
+    "no ageing": QueueSettings(enabled=True, aged_share=0.0, kept_share=0.0),
+}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="for watching, not for claims")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--scenarios", default="", help="separated by commas")
+    parser.add_argument("--loads", default="", help="of saturation, separated by commas")
+    parser.add_argument("--part", choices=("all", "load", "starvation"), default="all")
     options = parser.parse_args()
     names = options.scenarios or ("homogeneous" if options.quick else "homogeneous,mixed,prefix")
+    loads = options.loads or ("0.8,1.0,1.2,1.5" if options.quick else "0.6,0.8,1.0,1.2,1.5")
     protocol = Protocol(
-        loads=(0.8, 1.0, 1.2, 1.5) if options.quick else (0.6, 0.8, 1.0, 1.2, 1.5),
-        seeds=(0,) if options.quick else (0, 1, 2),
+        loads=tuple(map(float, loads.split(","))),
+        seeds=tuple(range(3 if options.quick else 5)),
         requests=1,
-        window_s=45.0 if options.quick else 240.0,
+        window_s=30.0 if options.quick else 240.0,
         warmup_s=20.0 if options.quick else 60.0,
     )
-    rows: list[dict[str, Any]] = []
-    print(f"{'':46}{'goodput':>9} {'J':>7} {'J1':>7}   p99 TTFT of P0..P3, s{'':14}longest  refused")
-    for name in names.split(","):
-        for engine, priorities in ENGINES.items():
-            where = f"{name}, {engine}"
-            runs = compare_queues(
-                load_scenario(name),
-                POLICIES,
-                QUEUES,
-                protocol,
-                priorities=priorities,
-                on_progress=_progress(where),
-            )
-            rows += _rows(runs, where, protocol.loads)
+    rows: list[Row] = []
+    if options.part != "starvation":
+        for name in names.split(","):
+            rows += _loads(name, protocol)
+    if options.part != "load":
+        rows += _starvation(names.split(",")[0], quick=options.quick)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _rows(runs: Sequence[QueueRun], where: str, loads: Sequence[float]) -> list[dict[str, Any]]:
+def _loads(name: str, protocol: Protocol) -> list[Row]:
+    rows = []
+    print(f"{'':46}{'goodput':>9} {'J':>7} {'J1':>7}   p99 TTFT of P0..P3, s{'':14}longest  refused")
+    scenario = load_scenario(name)
+    alone = compare_queues(
+        scenario, POLICIES, {"alone": QUEUES["none"]}, protocol, priorities=False, only=0
+    )
+    for engine, priorities in ENGINES.items():
+        where = f"{name}, {engine}"
+        tell = _progress(where)
+        runs = compare_queues(
+            scenario, POLICIES, QUEUES, protocol, priorities=priorities, on_progress=tell
+        )
+        rows += _rows([*runs, *alone], where, protocol.loads)
+    return rows
+
+
+def _starvation(name: str, *, quick: bool) -> list[Row]:
+    protocol = Protocol(
+        loads=(1.5,),
+        seeds=(0,),
+        requests=1,
+        window_s=60.0 if quick else 120.0,
+        warmup_s=20.0,
+        tail_s=160.0 if quick else 300.0,
+        drain_s=0.0,
+    )
+    rows = []
+    for run in compare_queues(
+        load_scenario(name),
+        ("marginal-cost",),
+        AGEING,
+        protocol,
+        priorities=False,
+        shares=PRESSURE_SHARES,
+    ):
+        title = f"{name}, 150 %, {run.policy}, {run.queue}: until {protocol.tail_s:.0f} s after the last"
+        print_pressure(title, run.pressure)
+        rows += pressure_rows(f"{run.queue}, {name}, 150%, {run.policy}", run.pressure)
+    return rows
+
+
+def _rows(runs: Sequence[QueueRun], where: str, loads: Sequence[float]) -> list[Row]:
     rows = []
     for load in loads:
         for policy in POLICIES:
             cell = f"{where}, {load:.0%}, {policy}"
             found = {
                 queue: [r for r in runs if (r.load, r.policy, r.queue) == (load, policy, queue)]
-                for queue in QUEUES
+                for queue in (*QUEUES, "alone")
             }
-            for queue, own in found.items():
-                print(_line(f"{cell}, {queue}", own))
-                rows += [
-                    _row(f"goodput_rps.{queue}, {cell}", [r.figures.goodput_rps for r in own], "1/s"),
-                    _row(f"J.{queue}, {cell}", [r.figures.j for r in own], ""),
-                    _row(f"longest_wait_s.{queue}, {cell}", [_longest(r) for r in own], "s"),
-                    _row(f"unserved.{queue}, {cell}", [_share(r, "unserved") for r in own], "share"),
-                    _row(f"refused.{queue}, {cell}", [_share(r, "refused") for r in own], "share"),
-                ]
-                for level in range(LEVELS):
-                    p99 = [r.classes[level].ttft_p99_s for r in own]
-                    met = [r.classes[level].slo_attainment for r in own]
-                    rows.append(_row(f"p99_ttft_s.P{level}.{queue}, {cell}", p99, "s"))
-                    rows.append(_row(f"slo_attainment.P{level}.{queue}, {cell}", met, "share"))
-            pairs = list(zip(found["queue"], found["none"], strict=True))
-            p0 = [q.classes[0].ttft_p99_s / n.classes[0].ttft_p99_s for q, n in pairs]
-            gain = [q.figures.goodput_rps - n.figures.goodput_rps for q, n in pairs]
-            rows.append(_row(f"p99_ttft_ratio.P0, {cell}", p0, "ratio"))
-            rows.append(_row(f"goodput_gain_rps, {cell}", gain, "1/s"))
+            for queue in QUEUES:
+                print(_line(f"{cell}, {queue}", found[queue]))
+                rows += _figures(f"{queue}, {cell}", found[queue])
+            p0_s = {queue: [r.classes[0].ttft_p99_s for r in own] for queue, own in found.items()}
+            gains = [
+                q.figures.goodput_rps - n.figures.goodput_rps
+                for q, n in zip(found["queue"], found["none"], strict=True)
+            ]
+            compared = [
+                ratio_row(f"p99_ttft_ratio.P0, {cell}", p0_s["queue"], p0_s["none"]),
+                mean_row(f"goodput_gain_rps, {cell}", gains, "1/s"),
+                ratio_row(f"p99_ttft_ratio.P0 alone, {cell}", p0_s["alone"], p0_s["none"]),
+            ]
+            ratio, gain, alone = map(interval_text, compared)
+            print(f"    P0's p99 {ratio} of that without, P0 alone {alone}; goodput {gain} more")
+            rows += compared
+    return rows
+
+
+def _figures(cell: str, own: Sequence[QueueRun]) -> list[Row]:
+    rows = [
+        mean_row(f"goodput_rps.{cell}", [r.figures.goodput_rps for r in own], "1/s"),
+        mean_row(f"J.{cell}", [r.figures.j for r in own], ""),
+        mean_row(f"J1.{cell}", [r.figures.j1 for r in own], ""),
+        mean_row(f"longest_wait_s.{cell}", [_longest(r) for r in own], "s"),
+        mean_row(f"unserved.{cell}", [_share(r, "unserved") for r in own], "share"),
+        mean_row(f"refused.{cell}", [_share(r, "refused") for r in own], "share"),
+    ]
+    for level in range(LEVELS):
+        classes = [r.classes[level] for r in own]
+        rows += [
+            mean_row(f"p99_ttft_s.P{level}.{cell}", [c.ttft_p99_s for c in classes], "s"),
+            mean_row(f"slo_attainment.P{level}.{cell}", [c.slo_attainment for c in classes], "share"),
+        ]
     return rows
 
 
@@ -111,19 +179,6 @@ def _share(run: QueueRun, key: str) -> float:
     total = sum(figures.requests for figures in run.classes)
     count = sum(float(getattr(figures, key)) * figures.requests for figures in run.classes)
     return count / max(total, 1)
-
-
-def _row(name: str, values: Sequence[float], unit: str) -> dict[str, Any]:
-    note = f"mean of {len(values)} seeds, lo and hi are the least and the most"
-    low, high = float(np.min(values)), float(np.max(values))
-    return {
-        "name": name,
-        "value": float(np.mean(values)),
-        "lo": low,
-        "hi": high,
-        "unit": unit,
-        "note": note,
-    }
 
 
 def _progress(where: str) -> Callable[[float], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,19 @@ class ClassFigures:
 
 
 @dataclass(frozen=True)
+class PressureFigures:
+    """How one class fares while the pressure lasts; see `under_pressure`."""
+
+    requests: int
+    begun: float
+    """Share of those that had their first token by the end of it."""
+    refused: float
+    """Share of those turned away by then, or later."""
+    longest_wait_s: float
+    """For a first token; of who still waits at the end, until then. NaN without anybody."""
+
+
+@dataclass(frozen=True)
 class QueueRun:
     """One policy with one queue (or none), once."""
 
@@ -52,6 +66,8 @@ class QueueRun:
     seed: int
     figures: Figures
     classes: tuple[ClassFigures, ...]
+    pressure: tuple[PressureFigures, ...] = ()
+    """Of each class until arrivals stopped."""
 
 
 def with_class_shares(trace: Trace, shares: Sequence[float] = CLASS_SHARES) -> Trace:
@@ -86,6 +102,43 @@ def _class(outcomes: OutcomeTable, rows: NDArray[np.bool_]) -> ClassFigures:
     )
 
 
+def under_pressure(
+    arrival_s: NDArray[np.float64],
+    ttft_s: NDArray[np.float64],
+    refused: NDArray[np.bool_],
+    priority: NDArray[np.integer[Any]],
+    *,
+    start_s: float,
+    end_s: float,
+    until_s: float,
+) -> tuple[PressureFigures, ...]:
+    """What the requests of each class that arrived from `start_s` to `end_s` had by `until_s`.
+
+    Starvation shows only while others keep coming: once arrivals stop, everybody is served.
+
+    Args:
+        ttft_s: (n,) from arrival on; NaN without a first token.
+        until_s: when arrivals stopped.
+    """
+    waited_s = np.where(np.isnan(ttft_s), np.inf, ttft_s)
+    figures = []
+    for level in range(LEVELS):
+        own = (arrival_s >= start_s) & (arrival_s < end_s) & (priority == level)
+        begun = own & (arrival_s + waited_s <= until_s)
+        held = own & ~refused
+        n = max(int(own.sum()), 1)
+        longest_s = np.minimum(waited_s[held], until_s - arrival_s[held]).max(initial=-np.inf)
+        figures.append(
+            PressureFigures(
+                requests=int(own.sum()),
+                begun=float(begun.sum() / n),
+                refused=float((own & refused).sum() / n),
+                longest_wait_s=float(longest_s) if held.any() else float("nan"),
+            )
+        )
+    return tuple(figures)
+
+
 def compare_queues(
     scenario: Scenario,
     policies: Sequence[str],
@@ -93,6 +146,8 @@ def compare_queues(
     protocol: Protocol,
     *,
     priorities: bool,
+    shares: Sequence[float] = CLASS_SHARES,
+    only: int | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[QueueRun]:
     """Play every policy with every queue at every load with every seed.
@@ -103,20 +158,36 @@ def compare_queues(
         queues: by name; one that is not enabled lets everything through.
         protocol: of the evaluation; its loads are those compared.
         priorities: whether the engines look at the requests' classes too.
+        shares: of the classes.
+        only: of all these arrivals, those of this class alone; None: all.
         on_progress: told the number of runs done since the last call.
     """
     conditions = replace(scenario.conditions, priority_scheduling=priorities)
     scenario = replace(scenario, conditions=conditions)
-    source = with_class_shares(load_source(scenario, protocol.split))
+    source = with_class_shares(load_source(scenario, protocol.split), shares)
     runs = []
     for load in protocol.loads:
         for seed in protocol.seeds:
             here = course(scenario, load, seed, protocol, source)
+            if only is not None:
+                here = _only(here, only)
             for queue, settings in queues.items():
                 runs += _play(here, policies, queue, settings, protocol)
                 if on_progress is not None:
                     on_progress(len(policies))
     return runs
+
+
+def _only(here: Course, level: int) -> Course:
+    """The same arrivals without those of other classes."""
+    rows = here.trace.priority == level
+    return replace(
+        here,
+        trace=here.trace.select(rows),
+        quantiles=here.quantiles[rows],
+        features=here.features[rows],
+        _fresh={},
+    )
 
 
 def _play(
@@ -132,5 +203,13 @@ def _play(
         window = {"start_s": protocol.warmup_s, "end_s": here.end_s}
         figures = summarise(outcomes, **window, replicas=len(here.scenario.replicas))
         classes = by_class(outcomes, **window)
-        runs.append(QueueRun(name, queue, here.cell.load, here.seed, figures, classes))
+        pressure = under_pressure(
+            outcomes.arrival_s,
+            outcomes.ttft_s,
+            outcomes.status == STATUSES.index(Status.REJECTED),
+            outcomes.priority,
+            **window,
+            until_s=here.end_s + protocol.tail_s,
+        )
+        runs.append(QueueRun(name, queue, here.cell.load, here.seed, figures, classes, pressure))
     return runs

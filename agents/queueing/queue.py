@@ -7,10 +7,14 @@ overtaken for long enough, since arrivals of the future cannot have a small key.
 With `late: yield`, what can no longer meet its TTFT objective makes way for those of its level that
 still can: in overload some miss it by far rather than all by a little.
 
-Ageing: to what has waited past its level's threshold goes one turn in `1 / aged_share`, the longest
-aged first. So nothing starves: of at most `max_requests` that wait at `c` turns a second, each has gone
-`max_requests / (aged_share * c)` seconds after it aged at the latest. And the others lose no more than
-that share, however much there is that would rise.
+Ageing: to what has waited past its level's threshold goes one turn in `1 / aged_share`, to each level
+in its turn and the longest aged first within one. So nothing starves: where `n` of a level wait at `c`
+turns a second, each has gone `LEVELS * n / (aged_share * c)` seconds after it aged at the latest,
+whatever the other levels do. And the others lose no more than that share, however much there is that
+would rise.
+
+When there is no room, the lowest class goes, but for the `kept_share` that each may fill: those that
+higher classes drove out before they aged would starve as well.
 
 The same object works in the simulator and in the router. It does no I/O and is told the time.
 """
@@ -57,7 +61,9 @@ class RequestQueue:
         # In the order in which they are served: of each level those in time, then the late ones.
         self._lanes = [Lane() for _ in range(2 * LEVELS)]
         self._ageing: list[deque[Held]] = [deque() for _ in range(LEVELS)]
-        self._aged: deque[Held] = deque()
+        self._aged: list[deque[Held]] = [deque() for _ in range(LEVELS)]
+        self._aged_turn = LEVELS - 1
+        self._kept = int(settings.kept_share * settings.max_requests)
         self._lateness: list[tuple[float, int, Held]] = []
         self._count = 0
         self._turn = 0
@@ -99,7 +105,7 @@ class RequestQueue:
         shed: list[Held] = []
         spare_bytes -= held.size_bytes
         while self._count > self._settings.max_requests or (spare_bytes < 0.0 and self._count > 0):
-            worst = next(lane for lane in reversed(self._lanes) if len(lane)).last()
+            worst = self._worst()
             self.remove(worst)
             spare_bytes += worst.size_bytes
             shed.append(worst)
@@ -109,8 +115,9 @@ class RequestQueue:
         """Whose turn it is; it goes on waiting."""
         self._age(now_s)
         self._expire(now_s)
-        if self._credit >= 1.0 and self._aged:
-            return Turn(self._aged[0], 0)
+        aged = self._first_aged()
+        if aged is not None:
+            return Turn(aged, 0)
         for lane in self._lanes:
             if len(lane):
                 held = lane.first()
@@ -130,11 +137,13 @@ class RequestQueue:
 
     def take(self, held: Held, now_s: float) -> None:
         """It goes to a replica: it had the turn."""
-        if self._aged and held is self._aged[0]:
-            self._credit = max(self._credit - 1.0, 0.0)
+        if held is self._first_aged():
+            self._credit -= 1.0
+            self._aged_turn = (held.priority - 1) % LEVELS
         self.remove(held)
-        self._drop_gone(self._aged)
-        if self._aged:
+        for waiting in self._aged:
+            self._drop_gone(waiting)
+        if any(self._aged):
             self._credit = min(self._credit + self._settings.aged_share, 2.0)
         if self._taken_s is not None:
             self._interval_s += _PACE_SMOOTHING * (now_s - self._taken_s - self._interval_s)
@@ -157,9 +166,22 @@ class RequestQueue:
         for level, waiting in enumerate(self._ageing):
             self._drop_gone(waiting)
             while waiting and now_s - waiting[0].arrival_s >= self._settings.ageing_s[level]:
-                self._aged.append(waiting.popleft())
+                self._aged[level].append(waiting.popleft())
                 self._drop_gone(waiting)
-        self._drop_gone(self._aged)
+            self._drop_gone(self._aged[level])
+
+    def _first_aged(self) -> Held | None:
+        """Who goes by its age alone, if such a turn is due: levels take turns, the lowest first."""
+        if self._credit < 1.0:
+            return None
+        levels = ((self._aged_turn - i) % LEVELS for i in range(LEVELS))
+        return next((self._aged[level][0] for level in levels if self._aged[level]), None)
+
+    def _worst(self) -> Held:
+        """Who must go when there is no room."""
+        lanes = [(i // 2, lane) for i, lane in enumerate(self._lanes) if len(lane)]
+        beyond = [lane for level, lane in lanes if self._depth[level] > self._kept]
+        return (beyond[-1] if beyond else lanes[-1][1]).last()
 
     def _expire(self, now_s: float) -> None:
         """Move those that have become late behind the others of their level."""

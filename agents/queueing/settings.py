@@ -30,14 +30,23 @@ class QueueSettings(Settings):
         default=0.98, gt=0, le=1, description="One with more of its batch slots in use is full."
     )
     tpot_share: tuple[float, float, float, float] = Field(
-        default=(1.0, 0.87, 0.8, 0.75),
-        description="For P0 to P3: one where a request's predicted TPOT exceeds this share of its "
-        "objective is full. What is kept free of the lower classes is at once there for the higher.",
+        default=(0.97, 0.87, 0.8, 0.75),
+        description="For P0 to P3: one where a request's foreseen TPOT (between the predicted and what "
+        "the last answers had) exceeds this share of its objective is full. What is kept free of the "
+        "lower classes is at once there for the higher.",
     )
     ttft_share: tuple[float, float, float, float] = Field(
         default=(0.6, 0.6, 0.5, 0.4),
         description="For P0 to P3: one where its predicted TTFT exceeds this share of its objective is "
         "full.",
+    )
+    prefix_share: float = Field(
+        default=0.7,
+        ge=0,
+        le=1,
+        description="As long as others have room, a request may go to a full one that has less than "
+        "this share of their prompt tokens to compute, if its last answers met the TPOT objective; "
+        "0: never.",
     )
     ageing_s: tuple[float, float, float, float] = Field(
         default=(15.0, 15.0, 30.0, 60.0),
@@ -47,7 +56,8 @@ class QueueSettings(Settings):
         default=0.05,
         ge=0,
         le=1,
-        description="Share of turns that go to what has aged, the longest first, whatever its class.",
+        description="Share of turns that go to what has aged: the classes one after the other, the "
+        "longest aged first within one.",
     )
     stretch: float = Field(
         default=20.0,
@@ -62,6 +72,13 @@ class QueueSettings(Settings):
     )
     max_requests: int = Field(
         default=2000, ge=1, description="Most requests of a model in the queue; the lowest class goes."
+    )
+    kept_share: float = Field(
+        default=0.02,
+        ge=0,
+        le=0.25,
+        description="Share of 'max_requests' that each class may fill, however many of higher classes "
+        "there are.",
     )
     max_bytes: int = Field(
         default=256 * 2**20, ge=2**20, description="Most bytes of their bodies, all models together."

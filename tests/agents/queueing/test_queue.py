@@ -98,13 +98,24 @@ def test_what_has_aged_has_its_share_of_the_turns_and_no_more() -> None:
     assert all(turns[i : i + 4].count(True) <= 1 for i in range(17))
 
 
-def test_what_has_aged_goes_the_oldest_first_whatever_its_class() -> None:
+def test_the_aged_of_each_class_take_turns_the_longest_aged_first_within_one() -> None:
     waiting = queue(ageing_s=(1.0, 2.0, 3.0, 4.0), aged_share=1.0)
-    background, batch, urgent = held(3, 0.0), held(2, 0.5), held(0, 6.0)
-    for one in (background, batch, urgent):
+    batch = [held(2, 0.1 * i, work_s=3.0 - i) for i in range(3)]
+    background, urgent = held(3, 0.4), held(0, 6.0)
+    for one in (*batch, background, urgent):
         waiting.offer(one)
-    waiting.first(3.6)
-    assert drained(waiting, 6.5) == [urgent, batch, background]
+    waiting.first(6.5)
+    assert drained(waiting, 6.5) == [urgent, background, *batch]
+
+
+def test_whoever_is_driven_out_of_a_full_queue_each_class_keeps_its_share() -> None:
+    waiting = queue(max_requests=20, kept_share=0.1, late="serve")
+    background = [held(3, float(i)) for i in range(5)]
+    for one in background:
+        assert waiting.offer(one) == []
+    shed = [gone for i in range(40) for gone in waiting.offer(held(0, 5.0 + i))]
+    assert waiting.depth == (18, 0, 0, 2)
+    assert shed[:3] == background[:1:-1], "the latest go, and the oldest stay"
 
 
 @pytest.mark.parametrize("newcomer", [0, 1, 2, 3])
@@ -189,11 +200,14 @@ def test_everyone_is_accounted_for(arrivals: Any, late: str, most: int) -> None:
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.floats(0.1, 1.0))
 @settings(deadline=None)
 def test_nothing_starves(priorities: list[int], share: float) -> None:
-    """However many of the highest class keep coming, each waits a bounded number of turns."""
+    """However many of the higher classes keep coming, and age as well, each waits a bounded number of
+    turns."""
     waiting = queue(ageing_s=(5.0, 5.0, 5.0, 5.0), aged_share=share, max_requests=10_000)
     first = [held(priority, 0.0, work_s=5.0) for priority in priorities]
     for one in first:
         waiting.offer(one)
+    for i in range(400):
+        waiting.offer(held(i % 2, 0.0, work_s=0.1))
     left = set(map(id, first))
     turns = 0
     while left:
@@ -204,4 +218,4 @@ def test_nothing_starves(priorities: list[int], share: float) -> None:
         waiting.take(turn.held, now_s)
         left.discard(id(turn.held))
         turns += 1
-        assert turns <= (len(first) + 1) / share + 2
+        assert turns <= 4 * (len(first) + 1) / share + 2

@@ -5,7 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steersman.agents.queueing.saturation import has_room, late_after_s, narrowed, work_s
+from steersman.agents.queueing.saturation import (
+    foreseen_tpot_s,
+    has_room,
+    late_after_s,
+    narrowed,
+    work_s,
+)
 from steersman.agents.queueing.settings import QueueSettings
 from tests.agents.observations import observation
 
@@ -29,6 +35,13 @@ def test_where_nothing_of_ours_is_under_way_there_is_room_whatever_the_estimates
     assert has_room(seen, QueueSettings(), 3).tolist() == [True, False]
 
 
+def test_what_was_measured_corrects_what_is_predicted() -> None:
+    predicted: dict[str, Any] = {"tpot_s": [0.06, 0.06, 0.04], "mean_tpot_s": [0.03, 0.0, 0.09]}
+    seen = observation(3, request=REQUEST, queue=[9.0] * 3, inflight=[9.0] * 3, **predicted)
+    np.testing.assert_allclose(foreseen_tpot_s(seen), [0.0424, 0.06, 0.06], rtol=1e-3)
+    assert has_room(seen, QueueSettings(), 0).tolist() == [True, False, False]
+
+
 def test_the_mask_holds() -> None:
     seen = observation(2, [False, True], REQUEST)
     assert has_room(seen, QueueSettings(), 0).tolist() == [False, True]
@@ -38,6 +51,17 @@ def test_lower_classes_leave_room_to_the_higher() -> None:
     seen = observation(2, request=REQUEST, **BUSY, tpot_s=[0.0425, 0.0442])
     room = [has_room(seen, QueueSettings(), level).tolist() for level in range(4)]
     assert room == [[True, True], [True, False], [False, False], [False, False]]
+
+
+def test_while_others_have_room_a_request_may_follow_its_prefix() -> None:
+    columns: dict[str, Any] = {"uncached_tokens": [100.0, 100.0, 100.0, 900.0]}
+    columns |= {"waiting": [0.0, 3.0, 0.0, 0.0]}
+    columns |= {"tpot_s": [0.06, 0.06, 0.06, 0.02], "mean_tpot_s": [0.048, 0.048, 0.055, 0.02]}
+    seen = observation(4, request=REQUEST, queue=[9.0] * 4, inflight=[9.0] * 4, **columns)
+    assert has_room(seen, QueueSettings(), 0).tolist() == [True, False, False, True]
+    assert has_room(seen, QueueSettings(prefix_share=0.0), 0).tolist() == [False, False, False, True]
+    alone = narrowed(seen, np.array([True, True, True, False]))
+    assert not has_room(alone, QueueSettings(), 0).any(), "of a full pool none has room"
 
 
 def test_narrowed_changes_the_mask_alone() -> None:
