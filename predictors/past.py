@@ -7,13 +7,14 @@ service would have known at that moment.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors.history import MOST_TENANTS, TenantHistory
+from steersman.predictors.features import HISTORY_FEATURES
+from steersman.predictors.history import HISTORY_WIDTH, MOST_TENANTS, TenantHistory
 from steersman.predictors.sessions import SessionHistory
 from steersman.traces.schema import Request, ToolChoice
 from steersman.traces.trace import Trace
@@ -52,10 +53,14 @@ class ToolHistory:
 
 
 class Past:
-    """Everything that is remembered of requests that came before. Not thread-safe."""
+    """Everything that is remembered of requests that came before. Not thread-safe.
 
-    def __init__(self) -> None:
-        self.tenants = TenantHistory()
+    Args:
+        tenants: that remembers how long their answers were; None: a new one.
+    """
+
+    def __init__(self, tenants: TenantHistory | None = None) -> None:
+        self.tenants = TenantHistory() if tenants is None else tenants
         self.sessions = SessionHistory()
         self.tools = ToolHistory()
 
@@ -95,26 +100,13 @@ class Past:
         choice: int,
     ) -> tuple[float, ...]:
         """`begin`, of a request in columns."""
-        turn = self.turn(tenant, model, session, now_s, tools, choice)
-        return (*self.tenants.features(tenant, model), *turn)
-
-    def turn(
-        self,
-        tenant: Hashable,
-        model: Hashable,
-        session: Hashable | None,
-        now_s: float,
-        tools: int,
-        choice: int,
-    ) -> tuple[float, ...]:
-        """Of `arrive`, what is said of the session, and of calling a tool."""
         whose = (tenant, model)
         turns = _NO_SESSION if session is None else self.sessions.begin(whose, session, now_s)
         if tools == 0 or choice == ToolChoice.NONE:
             call = 0.0
         else:
             call = 1.0 if choice == ToolChoice.REQUIRED else self.tools.likelihood(whose)
-        return (*turns, call)
+        return (*self.tenants.features(tenant, model), *turns, call)
 
     def leave(
         self,
@@ -127,21 +119,8 @@ class Past:
         called: int,
     ) -> None:
         """`end`, of a request in columns; `called` is -1 where nobody looked."""
-        self.tenants.observe(tenant, model, output_tokens)
-        self.took(tenant, model, session, output_tokens, tools, choice, called)
-
-    def took(
-        self,
-        tenant: Hashable,
-        model: Hashable,
-        session: Hashable | None,
-        output_tokens: int,
-        tools: int,
-        choice: int,
-        called: int,
-    ) -> None:
-        """Of `leave`, what is remembered of the session, and of calling a tool."""
         whose = (tenant, model)
+        self.tenants.observe(tenant, model, output_tokens)
         if session is not None:
             self.sessions.end(whose, session, output_tokens)
         if tools > 0 and choice == ToolChoice.AUTO and called >= 0:
@@ -156,14 +135,19 @@ def causal_past(trace: Trace) -> NDArray[np.float64]:
 
     Row i uses only requests that had ended by then, in the order of `ends`. O(n log n).
     """
-    past = Past()
-    return _walk(trace, ends(trace), past.arrive, past.leave)
+    return _walk(trace, ends(trace), Past())
 
 
 def causal_turns(trace: Trace, ended: Ends) -> NDArray[np.float64]:
     """What `causal_past` says of sessions and tools: its columns after those of the tenants."""
-    past = Past()
-    return _walk(trace, ended, past.turn, past.took)
+    return _walk(trace, ended, Past(_Nothing()))[:, HISTORY_WIDTH:]
+
+
+class _Nothing(TenantHistory):
+    """Remembers nothing, where only the rest is asked for."""
+
+    def observe(self, tenant: Hashable, model: Hashable, output_tokens: int) -> None:
+        pass
 
 
 class Ends(NamedTuple):
@@ -184,20 +168,20 @@ def ends(trace: Trace) -> Ends:
     return Ends(rows[in_order], np.searchsorted(end_s[in_order], trace.arrival_s, side="right"))
 
 
-def _walk(
-    trace: Trace, ended: Ends, arrive: Callable[..., tuple[float, ...]], leave: Callable[..., None]
-) -> NDArray[np.float64]:
-    """What `arrive` says of every row, each answer that has ended told to `leave` before."""
+def _walk(trace: Trace, ended: Ends, past: Past) -> NDArray[np.float64]:
+    """What is said of every row when it arrives, each answer that has ended told before."""
     sessions = [None if code < 0 else code for code in trace.session.tolist()]
     known = list(zip(trace.tenant.tolist(), trace.model.tolist(), sessions, strict=True))
-    tools = list(zip(trace.tools.tolist(), trace.tool_choice.tolist(), strict=True))
+    tools, choices = trace.tools.tolist(), trace.tool_choice.tolist()
     outputs, called = trace.output_tokens.tolist(), trace.called_tool.tolist()
-    order, told, said = ended.order.tolist(), 0, []
+    order: list[int] = ended.order.tolist()
+    told = 0
+    said = np.zeros((len(trace), len(HISTORY_FEATURES)))
     for row, (arrival_s, before) in enumerate(
         zip(trace.arrival_s.tolist(), ended.before.tolist(), strict=True)
     ):
         for left in order[told:before]:
-            leave(*known[left], outputs[left], *tools[left], called[left])
+            past.leave(*known[left], outputs[left], tools[left], choices[left], called[left])
         told = before
-        said.append(arrive(*known[row], arrival_s, *tools[row]))
-    return np.array(said).reshape(len(trace), -1)
+        said[row] = past.arrive(*known[row], arrival_s, tools[row], choices[row])
+    return said

@@ -65,4 +65,5 @@ def test_more_tenants_than_are_remembered_are_left_to_the_plain_form(
 
 
 def test_an_empty_trace_has_no_past() -> None:
-    assert compiled.causal_past(Trace.from_requests("t", [])).shape == (0, len(HISTORY_FEATURES))
+    for form in (compiled, plain):
+        assert form.causal_past(Trace.from_requests("t", [])).shape == (0, len(HISTORY_FEATURES))
