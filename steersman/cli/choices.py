@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
 
 from steersman.cli.common import notes
 from steersman.traces.errors import ConfigError
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from steersman.traces.scenario import Scenario
 
 DEFAULT_SCENARIOS = "homogeneous,mixed,prefix,stale"
+Scenarios = Annotated[
+    str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
+]
+OneTrace = Annotated[str | None, typer.Option(help="Trace for all of them: a bundled name, or a file.")]
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from steersman.cli.choices import DEFAULT_SCENARIOS
+from steersman.cli.choices import DEFAULT_SCENARIOS, OneTrace, Scenarios
 from steersman.cli.crew import Ray, crew
 from steersman.cli.evaluate_predictors import predictors
 from steersman.cli.evaluate_saturation import saturation
@@ -26,12 +26,8 @@ DEFAULT_BASELINES = "p2c,least-connections,weighted-least-connections,llm-d-defa
 
 @app.command()
 def routing(
-    scenario: Annotated[
-        str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
-    ] = DEFAULT_SCENARIOS,
-    trace: Annotated[
-        str | None, typer.Option(help="Trace for all of them: a bundled name, or a file.")
-    ] = None,
+    scenario: Scenarios = DEFAULT_SCENARIOS,
+    trace: OneTrace = None,
     policy: Annotated[
         str | None,
         typer.Option(help="The policy judged; default: learned, the bundle's or the shipped one."),

@@ -6,16 +6,12 @@ from typing import Annotated
 
 import typer
 
-from steersman.cli.choices import DEFAULT_SCENARIOS
+from steersman.cli.choices import DEFAULT_SCENARIOS, OneTrace, Scenarios
 
 
 def saturation(
-    scenario: Annotated[
-        str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
-    ] = DEFAULT_SCENARIOS,
-    trace: Annotated[
-        str | None, typer.Option(help="Trace for all of them: a bundled name, or a file.")
-    ] = None,
+    scenario: Scenarios = DEFAULT_SCENARIOS,
+    trace: OneTrace = None,
     splits: Annotated[
         str, typer.Option(help="Whose requests, separated by commas.")
     ] = "all,train,tune,evaluation",

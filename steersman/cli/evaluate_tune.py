@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from steersman.cli.choices import DEFAULT_SCENARIOS
+from steersman.cli.choices import DEFAULT_SCENARIOS, Scenarios
 from steersman.cli.crew import Ray, crew
 
 
 def tune(
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")],
-    scenario: Annotated[
-        str, typer.Option(help="Scenarios, separated by commas: bundled names, or YAML files.")
-    ] = DEFAULT_SCENARIOS,
+    scenario: Scenarios = DEFAULT_SCENARIOS,
     once: Annotated[
         bool, typer.Option("--once", help="One set of constants for all scenarios together.")
     ] = False,
