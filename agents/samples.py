@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from steersman.env.observation import observe
 from steersman.predictors import ledger as L
-from steersman.predictors.features import LENGTH_FEATURES, request_features, slo_s
+from steersman.predictors.features import LENGTH_FEATURES, request_features
 from steersman.predictors.identity import identity
+from steersman.predictors.objectives import slo_s
 from steersman.traces.schema import HardwareProfile, ModelProfile, Observation
 
 _MODEL = ModelProfile("sample-8b", 8.0, 15.0, 131072, 131072)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors import ledger as L
 from steersman.predictors.features import (
     NUMPY,
     REPLICA_FEATURES,
     Formulas,
-    is_open,
+    candidates,
     pool_features,
     replica_features,
 )
@@ -64,7 +63,7 @@ def observe_padded(
         absent: (b, n), where there is no replica: its features are 0, and it may not be chosen.
     """
     replicas = _features_of_present(state, request, match_tokens, now_s, absent)
-    mask = is_open(state[..., L.HEALTHY], state[..., L.DRAINING]) & ~absent
+    mask = candidates(state, absent)
     return Observation(replicas, request, pool_features(replicas, mask), mask, identity, now_s)
 
 

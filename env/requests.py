@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steersman.env.bulk import trace_length_features
-from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES, slo_columns
+from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES
 from steersman.predictors.identity import trace_identities
+from steersman.predictors.objectives import slo_columns
 from steersman.traces.errors import TraceError
 from steersman.traces.schema import Priority
 from steersman.traces.trace import Trace

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from steersman.env.cluster import Cluster
 from steersman.env.lifecycle import Phase
 from steersman.predictors import ledger as L
-from steersman.predictors.analytic import load_now
+from steersman.predictors.load import load_now
 from steersman.traces.errors import ConfigError
 
 SCALING_FEATURES = (

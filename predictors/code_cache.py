@@ -19,7 +19,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 CPU = Path("/proc/cpuinfo")
-_OF_FEATURES = ("analytic", "features", "ledger", "passes", "compiled", "compile", "machine_code")
+_OF_FEATURES = (
+    "analytic",
+    "features",
+    "ledger",
+    "load",
+    "passes",
+    "compiled",
+    "compile",
+    "machine_code",
+)
 """Modules beside this one that decide what machine code for features is."""
 FEATURES = "features"
 """Of the folder of machine code for features."""

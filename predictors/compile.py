@@ -5,7 +5,8 @@
     python -m steersman.predictors.compile FILE
 
 Takes numba, and ten seconds. The functions are those that numpy calls with arrays (`analytic.py`,
-`features.py`); but for two in which numpy treats whole arrays, and which numbers have no need of.
+`load.py`, `features.py`); but for two in which numpy treats whole arrays, and which numbers have no need
+of.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import numba
 import numpy as np
 from numba import types
 
-from steersman.predictors import analytic, features, passes
-from steersman.predictors.analytic import Array, Columns, prefill
+from steersman.predictors import analytic, features, load, passes
+from steersman.predictors.analytic import prefill
 from steersman.predictors.compiled import FIRST, SECOND, UNLOADED, MachineCode
 from steersman.predictors.features import AVERAGED, POOL_FEATURES, REPLICA_FEATURES, REQUEST_FEATURES
 from steersman.predictors.ledger import STATE_WIDTH
+from steersman.predictors.load import Array, Columns
 from steersman.predictors.machine_code import Compiler, object_code
 from steersman.predictors.object_code import write_code
 from steersman.predictors.passes import HELD
@@ -44,7 +46,9 @@ def features_code() -> bytes:
     """The object file with `FIRST`, `SECOND` and `UNLOADED`."""
     compiler = Compiler(None)
     formulas = compiler.compiled(analytic, _prefills, _instead, options=_INNER)
-    known = vars(formulas) | vars(compiler.compiled(features, options=_INNER))
+    known = vars(formulas)
+    for module in (load, features):
+        known |= vars(compiler.compiled(module, options=_INNER))
     made = compiler.compiled(passes, known=known, options=_INNER)
     first_pass, second_pass, unloaded_pass = made.first_pass, made.second_pass, made.unloaded_pass
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from steersman.predictors import analytic
 from steersman.predictors import ledger as L
+from steersman.predictors.load import Columns, Load, beside_replicas, columns_of, load_of
 from steersman.traces.schema import QuestionType, Request
 
 Float32 = NDArray[np.float32]
@@ -165,24 +166,8 @@ KNOWN = tuple((REPLICA_INDEX[name], column) for name, column in _FROM_STATE.item
 """Features that are columns of the state: their places, and the columns."""
 _KNOWN_RUNS = _runs(KNOWN)
 
-SEEN = (
-    "running",
-    "waiting",
-    "queue",
-    "batch_use",
-    "kv_usage",
-    "prefill_tokens",
-    "context_tokens",
-    "match_fraction",
-    "uncached_tokens",
-    "raw_ttft_s",
-    "raw_tpot_s",
-    "ttft_s",
-    "tpot_s",
-    "e2e_s",
-    "inflicted_s",
-    "congestion_s",
-    "age_s",
+SEEN = tuple(
+    name for name in REPLICA_FEATURES if name not in {*_FROM_STATE, *COST_TERMS, "marginal_cost"}
 )
 """Those that `seen` computes; the rest are the marginal cost and its terms."""
 COMPUTED = tuple(REPLICA_INDEX[name] for name in (*SEEN, *COST_TERMS, "marginal_cost"))
@@ -211,14 +196,6 @@ _AVERAGED = np.array(AVERAGED)
 
 MAX_AGE_S = 60.0
 """Ages above this, and of replicas never scraped, count as this."""
-
-TTFT_SLO_FLOOR_S = 1.0
-TTFT_SLO_FACTOR = 3.0
-TPOT_SLO_S = 0.05
-TPOT_SLO_LARGE_S = 0.1
-"""For models of 20B parameters and more (EVALUATION)."""
-LARGE_MODEL_WEIGHTS_GIB = 37.0
-"""20B parameters at two bytes each."""
 
 _QUESTION_TYPES = {kind: float(i) for i, kind in enumerate(QuestionType)}
 
@@ -267,41 +244,6 @@ def request_features(
     return row
 
 
-def slo_s(
-    state: Float64,
-    prompt_tokens: float,
-    unloaded_ttft_s: Callable[[Float64, Float64], Float64] = analytic.unloaded_ttft_s,
-) -> tuple[float, float]:
-    """`slo_columns` of one prompt; `unloaded_ttft_s` is `analytic`'s, or gives the same."""
-    ttft, tpot = _slo_of(unloaded_ttft_s(state, np.array(prompt_tokens)), state)
-    return float(ttft), tpot
-
-
-def slo_columns(state: Float64, prompt_tokens: Float64) -> tuple[Float64, float]:
-    """TTFT and TPOT objectives of requests on a pool (EVALUATION, "Requests and service levels").
-
-    TTFT: the larger of 1 s and three times the unloaded, uncached TTFT on the pool's
-    median-capacity replica. TPOT: 50 ms for models under 20B parameters, 100 ms above.
-
-    Args:
-        state: (n, STATE_WIDTH) of the whole pool, healthy or not, so that an outage moves no goal.
-        prompt_tokens: (requests,), or () for one.
-
-    Returns:
-        TTFT of each, in the shape of `prompt_tokens`, and the TPOT of all, in seconds.
-    """
-    return _slo_of(analytic.unloaded_ttft_s(state, _beside_replicas(prompt_tokens)), state)
-
-
-def _slo_of(unloaded: Float64, state: Float64) -> tuple[Float64, float]:
-    # The median by sorting: of a few replicas it takes a fifth of the time of `np.median`.
-    ordered, middle = np.sort(unloaded, axis=-1), len(state) // 2
-    median = 0.5 * (ordered[..., middle] + ordered[..., -1 - middle])
-    ttft = np.maximum(TTFT_SLO_FLOOR_S, TTFT_SLO_FACTOR * median)
-    large = float(state[:, L.WEIGHTS_GIB].max()) >= LARGE_MODEL_WEIGHTS_GIB
-    return ttft, TPOT_SLO_LARGE_S if large else TPOT_SLO_S
-
-
 def features_of(
     state: Float64,
     request: Float32,
@@ -316,10 +258,14 @@ def features_of(
         state, request, match_tokens, now_s: see `replica_features`.
     """
     replicas = replica_features(state, request, match_tokens, now_s)
-    mask: Bools = is_open(state[..., L.HEALTHY], state[..., L.DRAINING])
-    if excluded is not None:
-        mask = mask & ~excluded
+    mask = candidates(state, excluded)
     return replicas, pool_features(replicas, mask), mask
+
+
+def candidates(state: Float64, excluded: Bools | None) -> Bools:
+    """Who may be chosen, (..., n); see `features_of`."""
+    mask: Bools = is_open(state[..., L.HEALTHY], state[..., L.DRAINING])
+    return mask if excluded is None else mask & ~excluded
 
 
 def is_open(healthy: Any, draining: Any) -> Any:
@@ -357,15 +303,15 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
         # Every formula reads a column: of a single decision they are laid out one after the other.
         state = np.asfortranarray(state)
     wide = request.astype(np.float64)
-    prompt = _beside_replicas(wide[..., INPUT_TOKENS])
-    output = np.asarray(np.maximum(_beside_replicas(wide[..., OUTPUT_P50]), 1.0))
-    output_p90 = _beside_replicas(wide[..., OUTPUT_P90])
-    ttft_slo = _beside_replicas(wide[..., TTFT_SLO])
-    tpot_slo = _beside_replicas(wide[..., TPOT_SLO])
+    prompt = beside_replicas(wide[..., INPUT_TOKENS])
+    output = np.asarray(np.maximum(beside_replicas(wide[..., OUTPUT_P50]), 1.0))
+    output_p90 = beside_replicas(wide[..., OUTPUT_P90])
+    ttft_slo = beside_replicas(wide[..., TTFT_SLO])
+    tpot_slo = beside_replicas(wide[..., TPOT_SLO])
     match = believed_match(match_tokens, prompt)
     uncached = prompt - match
-    columns = analytic.columns_of(state)
-    load = analytic.load_of(columns)
+    columns = columns_of(state)
+    load = load_of(columns)
     # Without dimensions it would be a number of Python's kind, which numpy is slower to accept.
     mean = np.asarray(analytic.mean_output(output, output_p90))
     cost = analytic.estimate(columns, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
@@ -393,8 +339,8 @@ def believed_match(match_tokens: Float64, prompt_tokens: Float64) -> Float64:
 
 
 def seen(
-    columns: analytic.Columns,
-    load: analytic.Load,
+    columns: Columns,
+    load: Load,
     cost: analytic.Estimate | analytic.Foreseen,
     prompt_tokens: Float64,
     match: Float64,
@@ -429,12 +375,6 @@ def seen(
         cost.congestion_s,
         np.minimum(np.maximum(now_s - columns[L.SCRAPED_AT_S], 0.0), MAX_AGE_S),
     )
-
-
-def _beside_replicas(values: Float64) -> Float64:
-    """One number a request, (...), so that it meets (..., n). A single one stays without dimensions:
-    numpy takes twice as long to stretch a dimension of 1."""
-    return values[..., None] if values.ndim else values
 
 
 def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:

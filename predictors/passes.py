@@ -18,7 +18,6 @@ from steersman.predictors.analytic import (
     bounded,
     chance_of,
     foresee,
-    load_of,
     terms_of,
     unloaded_of,
     weighted,
@@ -39,6 +38,7 @@ from steersman.predictors.features import (
     seen,
     speed_ratio,
 )
+from steersman.predictors.load import load_of
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from steersman.agents.evaluate.statistics import jain_index, max_over_mean
 from steersman.predictors import ledger as L
-from steersman.predictors.analytic import load_now
+from steersman.predictors.load import load_now
 from steersman.serving.labelled import LabelledCounter, LabelledGauge, LabelledHistogram
 from steersman.serving.loops import Clock
 from steersman.serving.pool import Fleet

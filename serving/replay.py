@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, SecretStr, field_validator
 
 from steersman.predictors import ledger
-from steersman.predictors.features import TPOT_SLO_S, TTFT_SLO_FLOOR_S, slo_columns
+from steersman.predictors.objectives import TPOT_SLO_S, TTFT_SLO_FLOOR_S, slo_columns
 from steersman.serving.endpoint import find_model
 from steersman.serving.replay_request import Exchange, Sent, send
 from steersman.serving.replay_result import ReplayResult

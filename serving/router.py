@@ -23,11 +23,11 @@ from steersman.predictors.features import (
     Formulas,
     length_features,
     request_features,
-    slo_s,
 )
 from steersman.predictors.identity import identity
 from steersman.predictors.latency import LatencyPredictor
 from steersman.predictors.length import LengthPredictor
+from steersman.predictors.objectives import slo_s
 from steersman.predictors.past import Past
 from steersman.predictors.width import Awaited, Widths
 from steersman.serving.affinity.affinity import Affinity

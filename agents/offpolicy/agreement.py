@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from steersman.agents.offpolicy.matched import Matched
 from steersman.predictors import ledger as L
-from steersman.predictors.analytic import load_now
+from steersman.predictors.load import load_now
 
 BANDS = 3
 """Of load, with as many decisions each."""

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from steersman.env.profiles import load_profile
 from steersman.env.requests import request_table
 from steersman.predictors import analytic, ledger
-from steersman.predictors.features import length_features, request_features, slo_s
+from steersman.predictors.features import length_features, request_features
+from steersman.predictors.objectives import slo_s
 from steersman.predictors.past import causal_past
 from steersman.traces.errors import TraceError
 from steersman.traces.schema import Priority, QuestionType, Request

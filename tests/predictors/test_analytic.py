@@ -12,6 +12,7 @@ from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile
 from steersman.predictors import analytic
 from steersman.predictors import ledger as L
+from steersman.predictors.load import columns_of, load_now
 from steersman.traces.scenario import ReplicaSpec
 from steersman.traces.schema import HardwareProfile, Request
 from steersman.traces.trace import Trace
@@ -43,8 +44,8 @@ def estimate(
     state = np.stack(rows)
     one = np.ones(1)
     return analytic.estimate(
-        analytic.columns_of(state),
-        analytic.load_now(state),
+        columns_of(state),
+        load_now(state),
         one * prompt,
         np.full(len(rows), prompt) - cached,
         one * output,
@@ -84,9 +85,9 @@ def test_a_steady_replica_decodes_about_as_fast_as_the_engine() -> None:
     predicted = []
     while cluster.next_request() is not None:
         seen = cluster.observe()
-        load = analytic.load_now(cluster.state)
+        load = load_now(cluster.state)
         one = np.ones(1)
-        columns = analytic.columns_of(cluster.state)
+        columns = columns_of(cluster.state)
         cost = analytic.estimate(
             columns, load, one * 1000, one * 1000, one * 200, one * 200, one, one * 0.05
         )
@@ -214,7 +215,7 @@ def test_dead_reckoning_counts_own_requests_before_the_first_scrape() -> None:
     state = L.new_row(A100)
     for _ in range(3):
         L.on_dispatch(state, 1000.0, 1000.0, 200.0)
-    load = analytic.load_now(state[None])
+    load = load_now(state[None])
     assert (load.queue[0], load.running[0], load.waiting[0]) == (3.0, 3.0, 0.0)
     assert load.prefill_tokens[0] == 3000.0
 
@@ -223,8 +224,8 @@ def test_dead_reckoning_carries_on_from_the_last_scrape() -> None:
     state = row(decoding=4)
     L.on_scrape(state, 1.0, 10.0, 2.0, 0.5)  # other routers' requests too
     L.on_dispatch(state, 1000.0, 1000.0, 200.0)
-    load = analytic.load_now(state[None])
+    load = load_now(state[None])
     assert (load.queue[0], load.waiting[0]) == (13.0, 2.0)
     assert load.kv_usage[0] == pytest.approx(0.5 + 1000.0 / A100.kv_capacity_tokens)
     L.on_finish(state, 1000.0, 200.0, 200.0, 5.0, 0.02, 0.02)
-    assert analytic.load_now(state[None]).queue[0] == 12.0
+    assert load_now(state[None]).queue[0] == 12.0

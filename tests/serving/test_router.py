@@ -7,7 +7,8 @@ import pytest
 
 from steersman.env.profiles import load_profile
 from steersman.predictors import ledger as L
-from steersman.predictors.features import REQUEST_INDEX, slo_s
+from steersman.predictors.features import REQUEST_INDEX
+from steersman.predictors.objectives import slo_s
 from steersman.serving.backend_settings import BackendSettings
 from steersman.serving.headers import NO_HINTS, Hints
 from steersman.serving.parts import Parts, build_parts
