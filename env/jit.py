@@ -1,8 +1,9 @@
 """Compilation of the engine: numba, with a disk cache that notices every edit.
 
 How is said in `predictors/machine_code.py`; the cache folder is named by a hash of every module of this
-folder that compiles anything. The router's account (`predictors/ledger.py`) is compiled from the very
-functions the router calls.
+folder that compiles anything, and of the formulas of the features. The router's account
+(`predictors/ledger.py`) and the features (`predictors/passes.py`) are compiled from the very functions
+that the router calls.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from numba import types
 
 from steersman.predictors import code_cache, ledger
+from steersman.predictors.compile import compiled_passes
 from steersman.predictors.machine_code import Compiler
 
 _MARKS = (b"njit", b"steersman.env.jit", b"steersman.env.links")
@@ -58,9 +60,14 @@ def compiled(module: ModuleType) -> SimpleNamespace:
     return _COMPILER.compiled(module)
 
 
+def feature_passes() -> SimpleNamespace:
+    """The features of a decision as machine code, as the router's: `predictors/passes.py`."""
+    return compiled_passes(_COMPILER)
+
+
 def source_hash() -> str:
     """Of everything that decides what the machine code is."""
-    sources = []
+    sources = list(code_cache.feature_sources())
     for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(ledger.__file__)):
         source = path.read_bytes()
         if path.name in _PLAIN or any(mark in source for mark in _MARKS):

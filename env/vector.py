@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from steersman.env import layout as at
 from steersman.env import lockstep
+from steersman.env.batch_features import BatchFeatures
 from steersman.env.cluster import Cluster
-from steersman.env.observation import observe_padded
 from steersman.env.unfinished import unfinished_costs
 from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_FEATURES
@@ -43,7 +43,7 @@ class ClusterBatch:
         self._rows = np.full(size, at.NONE, dtype=np.int64)
         self._state = np.zeros((size, self._width, L.STATE_WIDTH))
         self._now_s = np.zeros(size)
-        self._padding = np.zeros((size, self._width), dtype=np.bool_)
+        self._features = BatchFeatures(size, self._width)
         self._sizes = np.zeros(size, dtype=np.int64)
         self._indices = np.arange(size)
         for index, cluster in enumerate(clusters):
@@ -97,7 +97,6 @@ class ClusterBatch:
         self._tables[index] = cluster.table.features.ctypes.data
         self._identities[index] = cluster.table.identity.ctypes.data
         self._output_p50[index] = cluster.table.output_p50.ctypes.data
-        self._padding[index] = np.arange(self._width) >= len(cluster.replicas)
         self._sizes[index] = len(cluster.replicas)
 
     def next_requests(self, until_s: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
@@ -125,13 +124,10 @@ class ClusterBatch:
             self._memories, self._beliefs, self._tables, self._state, self._now_s, request, match
         )
         lockstep.identities(self._memories, self._identities, identity)
-        closed = self._padding | idle[:, None]
-        # Service levels are divided by: where nobody asks, any will do.
-        request[idle, -2:] = 1.0
         now_s = self._now_s.copy()
-        observation = observe_padded(self._state, request, match, now_s, closed, identity)
-        request[idle, -2:] = 0.0
-        return observation
+        asked = np.where(idle, 0, self._sizes)
+        replicas, pool, mask = self._features.of(self._state, request, match, now_s, asked)
+        return Observation(replicas, request, pool, mask, identity, now_s)
 
     def dispatch(self, choices: NDArray[np.integer], observation: Observation | None = None) -> None:
         """Send each pending request to a replica, or refuse it (-1); see `Cluster.dispatch`.

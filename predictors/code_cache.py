@@ -76,8 +76,12 @@ def processor() -> str:
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
+def feature_sources() -> list[bytes]:
+    """Of everything that decides what machine code for features is."""
+    here = Path(__file__).parent
+    return [(here / f"{name}.py").read_bytes() for name in _OF_FEATURES]
+
+
 def features_file(folder: Path) -> Path:
     """What `predictors/compile.py` makes, for this kind of processor."""
-    here = Path(__file__).parent
-    sources = source_hash((here / f"{name}.py").read_bytes() for name in _OF_FEATURES)
-    return folder / f"{sources}-{processor()}.o"
+    return folder / f"{source_hash(feature_sources())}-{processor()}.o"

@@ -15,6 +15,7 @@ import fcntl
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -42,14 +43,19 @@ _STATE, _FEATURES, _REQUEST = STATE_WIDTH, len(REPLICA_FEATURES), len(REQUEST_FE
 _POOL, _TOTALS = len(POOL_FEATURES), len(AVERAGED)
 
 
-def features_code() -> bytes:
-    """The object file with `FIRST`, `SECOND` and `UNLOADED`."""
-    compiler = Compiler(None)
+def compiled_passes(compiler: Compiler) -> SimpleNamespace:
+    """The functions of `passes.py`, to be called from other compiled ones."""
     formulas = compiler.compiled(analytic, _prefills, _instead, options=_INNER)
     known = vars(formulas)
     for module in (load, features):
         known |= vars(compiler.compiled(module, options=_INNER))
-    made = compiler.compiled(passes, known=known, options=_INNER)
+    return compiler.compiled(passes, known=known, options=_INNER)
+
+
+def features_code() -> bytes:
+    """The object file with `FIRST`, `SECOND` and `UNLOADED`."""
+    compiler = Compiler(None)
+    made = compiled_passes(compiler)
     first_pass, second_pass, unloaded_pass = made.first_pass, made.second_pass, made.unloaded_pass
 
     def first(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.env import jit
-from steersman.predictors import ledger
+from steersman.predictors import code_cache, ledger
 
 COMPILED = jit.compiled(ledger)
 
@@ -69,6 +69,21 @@ def test_any_edit_of_a_compiled_module_changes_the_hash(
     (tmp_path / "observation.py").write_text("# not compiled\n")
     assert jit.source_hash() == before
     for name in ("kv", "scheduler", "layout", "engine", "lockstep", "delivery", "links"):
+        path = tmp_path / f"{name}.py"
+        path.write_text(path.read_text() + "\n# edited\n")
+        after = jit.source_hash()
+        assert after != before, name
+        before = after
+
+
+def test_any_edit_of_the_features_formulas_changes_the_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in Path(code_cache.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(code_cache, "__file__", str(tmp_path / "code_cache.py"))
+    before = jit.source_hash()
+    for name in ("analytic", "features", "load", "passes"):
         path = tmp_path / f"{name}.py"
         path.write_text(path.read_text() + "\n# edited\n")
         after = jit.source_hash()
