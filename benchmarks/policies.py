@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/policies.py [--quick] [--json FILE] [--report FILE] [--bundle DIR] [--policy NAME]
-        [--apart] [--no-clairvoyant] [--no-replicas] [--jobs N]
+        [--apart] [--no-clairvoyant] [--no-replicas] [--jobs N] [--record FILE]
 
 The policy judged is the bundle's learned one, without a bundle the shipped one. It is compared with
 every policy at its published constants, and with those that are tuned (`configs/policies/tuned/`), on
@@ -11,7 +11,8 @@ all standard cells; `--quick` takes four scenarios at 80 and 95 % load, 3 seeds 
 The references that know the future are played on cells of their own, and their ratio says how far there
 is to go; `--no-clairvoyant` leaves them out. `--apart` adds the loads beside the standard ones (40, 105,
 120 %), for curves to the knee and beyond. The replicas for equal goodput are counted on pools of 4 to
-32; `--no-replicas` leaves them out.
+32; `--no-replicas` leaves them out. What `--record` keeps is not run again by the same code, so that the
+hours of a full run may be interrupted.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from steersman.agents.evaluate.comparisons import Row, distance, each_rival, replica_rows, watched
 from steersman.agents.evaluate.constants import ALL, tuned_path
 from steersman.agents.evaluate.contestants import LEARNED, contestants, open_bundle
+from steersman.agents.evaluate.record import RunRecord
 from steersman.agents.evaluate.references import Reference
 from steersman.agents.evaluate.replicas import replicas_needed
 from steersman.agents.evaluate.spaces import SPACES
@@ -60,11 +62,12 @@ def main() -> None:
     rivals = [name for name in (*POLICY_NAMES, *tuned_names(parts)) if name != judged]
     if options.apart:
         parts += apart(length, brief=options.quick)
-    table = play([judged, *rivals], parts, models, options.jobs)
+    record = RunRecord(options.record, models.version if models else "") if options.record else None
+    table = play([judged, *rivals], parts, models, options.jobs, record)
     rows = watched(table, judged, rivals)
     if not options.no_clairvoyant:
         own = clairvoyant(length, seeds=2 if options.quick else 8)
-        rows += distance(play([judged, *Reference], own, models, options.jobs), judged)
+        rows += distance(play([judged, *Reference], own, models, options.jobs, record), judged)
     if not options.no_replicas:
         pools = replica_pools(length, brief=options.quick)
         rows += counted(judged, COUNTED[:1] if options.quick else COUNTED, pools, models, options.jobs)
@@ -89,6 +92,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-clairvoyant", action="store_true", help="leave out the references")
     parser.add_argument("--apart", action="store_true", help="add loads of 40, 105 and 120 %%")
     parser.add_argument("--no-replicas", action="store_true", help="leave out the replicas needed")
+    parser.add_argument("--record", type=Path, help="keep finished runs here, to go on from")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the runs"
     )
@@ -103,11 +107,17 @@ def tuned_names(parts: Sequence[Part]) -> list[str]:
 
 
 def play(
-    names: Sequence[str], parts: Sequence[Part], models: Bundle | None, jobs: int
+    names: Sequence[str],
+    parts: Sequence[Part],
+    models: Bundle | None,
+    jobs: int,
+    record: RunRecord | None = None,
 ) -> EvaluationTable:
     """Run, with a line of progress."""
     progress = _progress(runs_of(len(names), parts))
-    return evaluate_parts(contestants(names, models), parts, jobs=jobs, on_progress=progress)
+    return evaluate_parts(
+        contestants(names, models), parts, jobs=jobs, on_progress=progress, record=record
+    )
 
 
 def counted(

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from steersman.agents.evaluate.course import Protocol
 from steersman.agents.evaluate.factories import Contestant
+from steersman.agents.evaluate.record import RunRecord
 from steersman.agents.evaluate.run import evaluate, run_count
-from steersman.agents.evaluate.table import EvaluationTable
+from steersman.agents.evaluate.table import EvaluationTable, Run
 from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength, LengthPredictor
 from steersman.traces.scenario import Scenario
@@ -113,13 +114,26 @@ def evaluate_parts(
     *,
     jobs: int = 1,
     on_progress: Callable[[float], None] | None = None,
+    record: RunRecord | None = None,
 ) -> EvaluationTable:
-    """All parts in one table; see `evaluate`."""
-    tables = [
-        evaluate(contestants, [part.scenario], part.protocol, jobs=jobs, on_progress=on_progress)
-        for part in parts
-    ]
-    return EvaluationTable(tuple(run for table in tables for run in table.runs))
+    """All parts in one table; see `evaluate`.
+
+    Args:
+        record: what is in it is not run again, and what is run is added, part by part.
+    """
+    runs: list[Run] = []
+    for scenario, protocol in ((part.scenario, part.protocol) for part in parts):
+        known = {name: record.known(name, scenario, protocol) if record else [] for name in contestants}
+        missing = {name: one for name, one in contestants.items() if not known[name]}
+        if on_progress is not None:
+            on_progress(float(sum(map(len, known.values()))))
+        if missing:
+            table = evaluate(missing, [scenario], protocol, jobs=jobs, on_progress=on_progress)
+            if record is not None:
+                record.keep(table.runs, scenario, protocol)
+            known |= {name: [run for run in table.runs if run.policy == name] for name in missing}
+        runs += (run for own in known.values() for run in own)
+    return EvaluationTable(tuple(runs))
 
 
 def runs_of(contestants: int, parts: Sequence[Part]) -> int:

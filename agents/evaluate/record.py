@@ -1,0 +1,106 @@
+"""Runs that are done already, in a file: a full evaluation takes hours, and may be interrupted.
+
+A line holds one policy's runs in one part of the evaluation, under a name that stands for all that they
+follow from: the part, the policy, its models, the tuned constants, and every line of the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import steersman
+from steersman.agents.evaluate.constants import FOLDER
+from steersman.agents.evaluate.course import Protocol
+from steersman.agents.evaluate.figures import Figures
+from steersman.agents.evaluate.table import Cell, Run
+from steersman.traces.errors import ConfigError
+from steersman.traces.scenario import Scenario
+
+_DECIDE = ("traces", "predictors", "env", "agents")
+"""Packages whose code decides what a run is."""
+
+
+class RunRecord:
+    """The file, read when it is opened and appended to.
+
+    Args:
+        path: JSON lines; made if it is missing.
+        models: version of the bundle that the policies use; empty: the shipped policy.
+
+    Raises:
+        ConfigError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, models: str = "") -> None:
+        self._path = path
+        self._models = models
+        self._known: dict[str, list[Run]] = {}
+        try:
+            data = path.read_bytes() if path.exists() else b""
+            if data and not data.endswith(b"\n"):  # cut short when a run was killed
+                self._append(b"\n")
+        except OSError as error:
+            raise ConfigError(f"record '{path}': {error.strerror}; give a file of yours") from None
+        for line in data.splitlines():
+            try:
+                entry = json.loads(line)
+                self._known[entry["of"]] = [_run(each) for each in entry["runs"]]
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def known(self, policy: str, scenario: Scenario, protocol: Protocol) -> list[Run]:
+        """The policy's runs in this part; empty if they are still to be made."""
+        return self._known.get(self._name(policy, scenario, protocol), [])
+
+    def keep(self, runs: Sequence[Run], scenario: Scenario, protocol: Protocol) -> None:
+        """Write down the runs of a part, of each policy all of them."""
+        for policy in dict.fromkeys(run.policy for run in runs):
+            own = [run for run in runs if run.policy == policy]
+            name = self._name(policy, scenario, protocol)
+            self._known[name] = own
+            entry = {"of": name, "runs": [asdict(run) for run in own]}
+            self._append(json.dumps(entry).encode() + b"\n")
+
+    def _append(self, data: bytes) -> None:
+        try:
+            with self._path.open("ab") as file:
+                file.write(data)
+        except OSError as error:
+            raise ConfigError(f"record '{self._path}': {error.strerror}; make room for it") from None
+
+    def _name(self, policy: str, scenario: Scenario, protocol: Protocol) -> str:
+        asked = (policy, self._models, _code(), protocol.length.version)
+        there = (scenario, *(value for key, value in vars(protocol).items() if key != "length"))
+        return hashlib.sha256(repr((asked, there)).encode()).hexdigest()[:32]
+
+
+def _run(entry: dict[str, Any]) -> Run:
+    figures = entry["figures"] | {"shares": tuple(entry["figures"]["shares"])}
+    return Run(
+        entry["policy"],
+        Cell(*entry["cell"]),
+        entry["seed"],
+        Figures(**figures),
+        entry["fallbacks"],
+    )
+
+
+@cache
+def _code() -> str:
+    """Of everything that may change a run: sources, tuned constants, the shipped policy."""
+    root = Path(steersman.__file__).parent
+    digest = hashlib.sha256()
+    for path in _files([*(root / name for name in _DECIDE), FOLDER]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _files(folders: Collection[Path]) -> list[Path]:
+    kinds = (".py", ".yaml", ".onnx")
+    return sorted(path for each in folders for path in each.rglob("*") if path.suffix in kinds)
