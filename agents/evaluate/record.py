@@ -16,9 +16,11 @@ from typing import Any
 
 import steersman
 from steersman.agents.evaluate.constants import FOLDER
+from steersman.agents.evaluate.contestants import LEARNED
 from steersman.agents.evaluate.course import Protocol
 from steersman.agents.evaluate.figures import Figures
 from steersman.agents.evaluate.table import Cell, Run
+from steersman.agents.learned.shipped import load_shipped
 from steersman.traces.errors import ConfigError
 from steersman.traces.scenario import Scenario
 
@@ -31,7 +33,7 @@ class RunRecord:
 
     Args:
         path: JSON lines; made if it is missing.
-        models: version of the bundle that the policies use; empty: the shipped policy.
+        models: version of the bundle that the policies use; empty: none, and the shipped policy.
 
     Raises:
         ConfigError: the file cannot be read or written.
@@ -75,7 +77,8 @@ class RunRecord:
             raise ConfigError(f"record '{self._path}': {error.strerror}; make room for it") from None
 
     def _name(self, policy: str, scenario: Scenario, protocol: Protocol) -> str:
-        asked = (policy, self._models, _code(), protocol.length.version)
+        models = self._models or (load_shipped().version if policy == LEARNED else "")
+        asked = (policy, models, _code(), protocol.length.version)
         there = (scenario, *(value for key, value in vars(protocol).items() if key != "length"))
         return hashlib.sha256(repr((asked, there)).encode()).hexdigest()[:32]
 
@@ -93,7 +96,7 @@ def _run(entry: dict[str, Any]) -> Run:
 
 @cache
 def _code() -> str:
-    """Of everything that may change a run: sources, tuned constants, the shipped policy."""
+    """Of everything that may change a run, models aside: sources and tuned constants."""
     root = Path(steersman.__file__).parent
     digest = hashlib.sha256()
     for path in _files([*(root / name for name in _DECIDE), FOLDER]):
@@ -102,5 +105,5 @@ def _code() -> str:
 
 
 def _files(folders: Collection[Path]) -> list[Path]:
-    kinds = (".py", ".yaml", ".onnx")
+    kinds = (".py", ".yaml")
     return sorted(path for each in folders for path in each.rglob("*") if path.suffix in kinds)

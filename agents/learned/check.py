@@ -87,7 +87,8 @@ class Checker:
         self, clusters: Sequence[Cluster], network: RoutingNetwork | None
     ) -> NDArray[np.float64]:
         torch.set_num_threads(1)  # a fork has none of the threads that this process may have had
-        return play(clusters, partial(_choices, network), self._settling).cost
+        end_s = np.array([cluster.trace.arrival_s[-1] for cluster in clusters])
+        return play(clusters, partial(_choices, network), self._settling * end_s).cost
 
 
 def _clusters(ground: Ground, length: LengthPredictor, settings: CheckSettings) -> Iterator[Cluster]:

@@ -64,6 +64,11 @@ class PracticeSettings(Settings):
     reuse_episode_s: float = Field(
         150.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
     )
+    busy_stretch: float = Field(
+        1.0,
+        ge=1,
+        description="factor on an episode's length at loads from 80 % on: queues grow for minutes there",
+    )
     most_requests: int = Field(
         8000, ge=20, description="decisions in one episode at most, whatever its length"
     )
@@ -138,32 +143,13 @@ class CounterfactualSettings(Settings):
     check_rounds: int = Field(3, ge=1, description="rounds between two checks")
 
 
-class EvolutionSettings(Settings):
-    """Evolution of the weights of the marginal cost's terms on J (`evolution.py`)."""
+class EarlySettings(Settings):
+    """Generations that come first, on short episodes of clusters that start empty: where all that takes
+    minutes to show is not seen, but much is found at little cost."""
 
-    start: Literal["shipped", "marginal-cost"] = Field(
-        "shipped",
-        description="weights that it begins at: the shipped policy's, or the marginal cost's own",
-    )
-    generations: int | None = Field(
-        None, ge=0, description="at most; null: as many as its share of the budget has time for"
-    )
-    population: int = Field(28, ge=4, description="candidates of a generation")
+    generations: int = Field(0, ge=0, description="how many, of all; 0: none")
     spread: float = Field(
-        0.12, gt=0, description="standard deviation of the first candidates' coefficients"
-    )
-    clusters: int = Field(18, ge=1, description="new clusters that every generation plays")
-    most_difference: float = Field(
-        0.06, gt=0, description="cap on what one cluster counts for or against a candidate, in log J"
-    )
-    tail_weight: float = Field(
-        0.1, ge=0, description="what the slowest requests' mean TTFT counts, in log J of their log"
-    )
-    averaged: float = Field(
-        0.3, gt=0, le=1, description="share of the generations, the last ones, that the result averages"
-    )
-    settling: float = Field(
-        0.2, ge=0, lt=1, description="share of an episode, from its start, that is not counted"
+        0.15, gt=0, description="standard deviation of the first candidates' coefficients"
     )
     practice: PracticeSettings = Field(
         default_factory=lambda: PracticeSettings(
@@ -177,6 +163,60 @@ class EvolutionSettings(Settings):
     )
 
 
+class EvolutionSettings(Settings):
+    """Evolution of the weights of the marginal cost's terms on J (`evolution.py`)."""
+
+    start: Literal["shipped", "marginal-cost"] = Field(
+        "shipped",
+        description="weights that it begins at: the shipped policy's, or the marginal cost's own",
+    )
+    generations: int | None = Field(
+        None,
+        ge=0,
+        description="at most, early ones too; null: as many as its share of the budget has time for",
+    )
+    early: EarlySettings = Field(
+        default_factory=EarlySettings, description="generations on short episodes, before the others"
+    )
+    population: int = Field(28, ge=4, description="candidates of a generation")
+    spread: float = Field(
+        0.12,
+        gt=0,
+        description="standard deviation of the first candidates' coefficients, after the early ones",
+    )
+    clusters: int = Field(18, ge=1, description="new clusters that every generation plays")
+    most_difference: float = Field(
+        0.06, gt=0, description="cap on what one cluster counts for or against a candidate, in log J"
+    )
+    tail_weight: float = Field(
+        0.15, ge=0.0, description="What the slowest requests' mean TTFT counts, in log J of their log."
+    )
+    tail_allowance: float = Field(
+        1.0, gt=0.0, description="Of that under marginal cost, below which it counts no more."
+    )
+    averaged: float = Field(
+        0.3, gt=0, le=1, description="share of the generations, the last ones, that the result averages"
+    )
+    settling: float = Field(
+        0.2, ge=0, lt=1, description="share of an episode, from its start, that is not counted"
+    )
+    warmup_s: Bounds = Field(
+        (60.0, 240.0),
+        description="time that the search's mean plays a cluster before candidates do, drawn uniformly",
+    )
+    practice: PracticeSettings = Field(
+        default_factory=lambda: PracticeSettings(
+            load=(0.5, 1.25),
+            episode_requests=1000,
+            episode_s=45.0,
+            reuse_episode_s=45.0,
+            busy_stretch=2.0,
+            most_requests=7000,
+        ),
+        description="the clusters that are played",
+    )
+
+
 class CheckSettings(Settings):
     """Comparisons with marginal cost on the way, on the tuning part of the trace (`check.py`)."""
 
@@ -185,10 +225,10 @@ class CheckSettings(Settings):
     )
     seeds: int = Field(2, ge=1, description="runs per load")
     requests: int = Field(800, ge=20, description="arrivals per run, at least")
-    run_s: float = Field(60.0, ge=0, description="length of a run, at least")
-    reuse_run_s: float = Field(150.0, ge=0, description="the same where prompts share prefixes")
+    run_s: float = Field(150.0, ge=0, description="length of a run, at least")
+    reuse_run_s: float = Field(200.0, ge=0, description="the same where prompts share prefixes")
     settling: float = Field(
-        0.25, ge=0, lt=1, description="share of a run's arrivals, from its start, that is not counted"
+        0.4, ge=0, lt=1, description="share of a run's time, from its start, that is not counted"
     )
 
 

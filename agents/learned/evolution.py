@@ -1,16 +1,21 @@
 """Evolution of the term weights on the goal itself: J of whole episodes, and their slowest requests.
 
 Each generation draws new clusters, and every candidate plays all of them, so that candidates differ by
-what they do and not by whom they met. The search is CMA-ES (Hansen and Ostermeier, "Completely
-derandomized self-adaptation in evolution strategies", 2001): it needs only the order of the candidates,
-and grows along directions that keep paying. What is compared is
+what they do and not by whom they met. Early generations start from empty clusters. Later a cluster is
+warm when its candidates part, since the search's mean has played it up to there: in a pool that is still
+filling it pays to fill all replicas alike, and what that leads to shows only minutes later. The search
+is CMA-ES (Hansen and Ostermeier, "Completely derandomized self-adaptation in evolution strategies",
+2001): it needs only the order of the candidates, and grows along directions that keep paying. What is
+compared is
 
-    mean over clusters of  clip(d log J) + clip(tail_weight * d log T),  both to ± most_difference
+    mean over clusters of  clip(d log J) + clip(tail_weight * d log max(T, tail_allowance * T0)),
 
-where T is the tail, the mean TTFT of the slowest requests, and d the difference from the median over the
-candidates. J alone lets requests of the lower classes wait as long as it takes; T keeps them in mind.
-Clipped, since near saturation a few episodes run away and would outvote all the others. The result is
-the mean of the search averaged over its last generations, in which single lucky ones do not show.
+both clipped to ± most_difference, where T is the tail, the mean TTFT of the slowest requests, T0 the
+same under marginal cost, and d the difference from the median over the candidates. J alone lets requests
+of the lower classes wait as long as it takes; T keeps them in mind. A tail that is short enough is worth
+nothing more: to shorten it further costs others their objectives. Clipped, since near saturation a few
+episodes run away and would outvote all the others. The result is the mean of the search averaged over
+its last generations, in which single lucky ones do not show.
 """
 
 from __future__ import annotations
@@ -19,16 +24,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from cmaes import CMA
 from numpy.typing import NDArray
-from torch import Tensor
 
 from steersman.agents.learned.config import EvolutionSettings
 from steersman.agents.learned.ground import Ground
-from steersman.agents.learned.playing import Played, play
-from steersman.agents.learned.practice import Practice
-from steersman.agents.learned.weighing import SHAPE, weighed_cost
+from steersman.agents.learned.playing import Choose, Played, play, warm_up
+from steersman.agents.learned.practice import Plan, Practice
+from steersman.agents.learned.weighing import SHAPE
+from steersman.agents.learned.weighing_code import weighed_costs
 from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.predictors.length import LengthPredictor
@@ -70,19 +74,15 @@ class Evolution:
         jobs: int = 1,
     ) -> None:
         self._settings = settings
-        self._practice = Practice(grounds, length, settings.practice)
+        self._early = Practice(grounds, length, settings.early.practice)
+        self._late = Practice(grounds, length, settings.practice)
         self._grounds = len(grounds)
         self._seed = seed
         self._jobs = jobs
-        self._search = CMA(
-            mean=start.ravel().astype(np.float64),
-            sigma=settings.spread,
-            population_size=settings.population,
-            seed=seed,
-        )
+        first = settings.early if self._is_early(0) else settings
+        self._begin(start, first.spread, seed)
         self.told: list[list[float]] = []
         """What was compared, of each generation: enough, with the seed, to repeat the search."""
-        self._means = [self._search.mean.copy()]
 
     def step(self) -> Generation:
         """One generation."""
@@ -91,7 +91,8 @@ class Evolution:
         played = np.stack([*points, self._search.mean, zero]).reshape(-1, *SHAPE)
         played_j, played_tail_s = self._play(played)
         log_j, log_tail = np.log(played_j), np.log(played_tail_s)
-        weighed_tail = self._settings.tail_weight * log_tail
+        least = log_tail[:, -1:] + np.log(self._settings.tail_allowance)
+        weighed_tail = self._settings.tail_weight * np.maximum(log_tail, least)
         aside = self._aside(log_j[:, :-2]) + self._aside(weighed_tail[:, :-2])
         self._tell(points, aside.mean(axis=0).tolist())
         over, over_tail = ((known - known[:, -1:]).mean(axis=0) for known in (log_j, log_tail))
@@ -106,9 +107,18 @@ class Evolution:
     @property
     def result(self) -> NDArray[np.float64]:
         """The coefficients so far, SHAPE."""
-        last = max(1, int(len(self.told) * self._settings.averaged))
+        last = max(1, int((len(self._means) - 1) * self._settings.averaged))
         mean: NDArray[np.float64] = np.mean(self._means[-last:], axis=0).reshape(SHAPE)
         return mean
+
+    def _is_early(self, generation: int) -> bool:
+        return generation < self._settings.early.generations
+
+    def _begin(self, start: NDArray[np.float64], spread: float, seed: int) -> None:
+        s = self._settings
+        mean = start.ravel().astype(np.float64)
+        self._search = CMA(mean=mean, sigma=spread, population_size=s.population, seed=seed)
+        self._means = [mean]
 
     def _ask(self) -> list[NDArray[np.float64]]:
         return [self._search.ask() for _ in range(self._settings.population)]
@@ -117,6 +127,8 @@ class Evolution:
         self._search.tell(list(zip(points, values, strict=True)))
         self.told.append(values)
         self._means.append(self._search.mean.copy())
+        if len(self.told) == self._settings.early.generations:
+            self._begin(self.result, self._settings.spread, self._seed + 1)
 
     def _aside(self, logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
         """From the candidates' median, bounded; (clusters, candidates)."""
@@ -127,16 +139,20 @@ class Evolution:
     def _play(self, coefficients: NDArray[np.float64]) -> Played:
         """Every cluster of this generation under each set of coefficients, both (clusters, sets)."""
         rng = np.random.default_rng([self._seed, _EVOLUTION, len(self.told)])
-        count = self._settings.clusters
-        clusters = [self._practice.draw(rng, ground=i % self._grounds) for i in range(count)]
+        count, s = self._settings.clusters, self._settings
+        early = self._is_early(len(self.told))
+        practice, warmup_s = (self._early, (0.0, 0.0)) if early else (self._late, s.warmup_s)
+        plans = [practice.plan(rng, ground=i % self._grounds, warmup_s=warmup_s) for i in range(count)]
         # Alike in length and size they keep each other company to the end.
-        order = sorted(range(count), key=lambda i: (len(clusters[i].trace), len(clusters[i].replicas)))
+        order = sorted(range(count), key=lambda i: (plans[i].requests, len(plans[i].replicas)))
         size = max(1, TOGETHER // len(coefficients))
         groups = [order[first : first + size] for first in range(0, count, size)]
-        known = torch.as_tensor(coefficients, dtype=torch.float32)
+        mean = self._search.mean.reshape(SHAPE)
 
         def task(group: Sequence[int]) -> Task[Played]:
-            return lambda _: _played([clusters[i] for i in group], known, self._settings.settling)
+            return lambda _: self._play_group(
+                [practice.make(plans[i]) for i in group], [plans[i] for i in group], mean, coefficients
+            )
 
         found = Played(*np.empty((2, count, len(coefficients))))
         for group, played in zip(
@@ -145,18 +161,29 @@ class Evolution:
             found.cost[group], found.tail_s[group] = played
         return found
 
+    def _play_group(
+        self,
+        drawn: Sequence[Cluster],
+        plans: Sequence[Plan],
+        mean: NDArray[np.float64],
+        coefficients: NDArray[np.float64],
+    ) -> Played:
+        """Both (plans, sets)."""
+        begin_s, end_s = np.array([(plan.begin_s, plan.end_s) for plan in plans]).T
+        alone = np.repeat(mean[None], len(plans), axis=0)
+        clusters = warm_up(drawn, _cheapest(alone), begin_s)
+        sets = len(coefficients)
+        everybody = [cluster for cluster in clusters for _ in range(sets)]
+        counted_s = np.repeat(begin_s + self._settings.settling * (end_s - begin_s), sets)
+        cost, tail_s = play(everybody, _cheapest(np.tile(coefficients, (len(plans), 1, 1))), counted_s)
+        return Played(cost.reshape(-1, sets), tail_s.reshape(-1, sets))
 
-def _played(clusters: Sequence[Cluster], coefficients: Tensor, settling: float) -> Played:
-    """Both (clusters, sets)."""
-    torch.set_num_threads(1)  # a fork has none of the threads that this process may have had
-    sets = len(coefficients)
-    rows = coefficients.repeat(len(clusters), 1, 1)
+
+def _cheapest(coefficients: NDArray[np.float64]) -> Choose:
+    """Chooses the candidate of the least weighed cost, each cluster with its own coefficients."""
 
     def choose(seen: Observation) -> NDArray[np.int64]:
-        context = torch.from_numpy(np.concatenate([seen.request, seen.pool], axis=-1))
-        cost = weighed_cost(torch.from_numpy(seen.replicas), context, rows).numpy()
-        return np.asarray(np.where(seen.mask, cost, np.inf).argmin(axis=-1), dtype=np.int64)
+        choices: NDArray[np.int64] = weighed_costs(seen, coefficients).argmin(axis=-1)
+        return choices
 
-    everybody = [cluster for cluster in clusters for _ in range(sets)]
-    cost, tail_s = play(everybody, choose, settling)
-    return Played(cost.reshape(-1, sets), tail_s.reshape(-1, sets))
+    return choose

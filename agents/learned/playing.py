@@ -32,27 +32,37 @@ class Played(NamedTuple):
     """Mean TTFT of the slowest requests, of all classes alike."""
 
 
-def play(clusters: Sequence[Cluster], choose: Choose, settling: float) -> Played:
+def warm_up(clusters: Sequence[Cluster], choose: Choose, until_s: NDArray[np.float64]) -> list[Cluster]:
+    """Copies of them, each played up to its own time; the clusters themselves stay as they are.
+
+    Args:
+        until_s: (clusters,).
+    """
+    batch = ClusterBatch([cluster.clone() for cluster in clusters])
+    _run(batch, choose, until_s)
+    return list(batch.clusters)
+
+
+def play(clusters: Sequence[Cluster], choose: Choose, counted_s: NDArray[np.float64]) -> Played:
     """Play them to the end; the clusters themselves stay as they are.
 
     Args:
-        settling: share of the arrivals, from the start, that is not counted.
+        counted_s: (clusters,), when it begins to count.
     """
     batch = ClusterBatch([cluster.clone() for cluster in clusters])
-    left = np.array([int(settling * len(cluster.trace)) for cluster in clusters])
-    before, settled_s = np.zeros(len(batch)), np.zeros(len(batch))
-    while ((rows := batch.next_requests()) >= 0).any():
-        left -= rows >= 0
-        if (left == 0).any():
-            before[left == 0] = batch.cost_accrued[left == 0]
-            settled_s[left == 0] = batch.now_s[left == 0]
-            left[left == 0] = -1
-        seen = batch.observe()
-        batch.dispatch(choose(seen), seen)
+    _run(batch, choose, counted_s)
+    before = batch.cost_accrued
+    _run(batch, choose, np.full(len(batch), np.inf))
     for i in range(len(batch)):
         batch.finish(i, DRAIN_S)
-    tails = [_tail_s(*pair) for pair in zip(batch.clusters, settled_s, strict=True)]
+    tails = [_tail_s(*pair) for pair in zip(batch.clusters, counted_s, strict=True)]
     return Played(batch.cost_accrued - before, np.array(tails))
+
+
+def _run(batch: ClusterBatch, choose: Choose, until_s: NDArray[np.float64]) -> None:
+    while (batch.next_requests(until_s) >= 0).any():
+        seen = batch.observe()
+        batch.dispatch(choose(seen), seen)
 
 
 def _tail_s(cluster: Cluster, settled_s: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,30 @@ FEWEST_SEQS = 8
 """Sequences that an engine of a tight pool runs at once, at least."""
 MOST_IN_FLIGHT = 2048
 """Requests a cluster has room for from the start: clones that grow by themselves copy everything."""
+BUSY = 0.8
+"""Load from which on episodes are stretched."""
+MOST_WARMUP = 2
+"""Requests before an episode, over those of the longest one, at most."""
 GAP = 0.02
 """Difference of two ratios by which one ground is emphasised e times as much as another."""
+
+
+class Plan(NamedTuple):
+    """Of a cluster to practise on."""
+
+    ground: int
+    replicas: tuple[ReplicaSpec, ...]
+    rate_rps: float
+    begin_s: float
+    """When its episode begins; what arrives before that warms it up."""
+    end_s: float
+    seed: int
+    scrape_interval_s: float
+
+    @property
+    def requests(self) -> float:
+        """That will arrive, about."""
+        return self.rate_rps * self.end_s
 
 
 class Practice:
@@ -79,22 +102,58 @@ class Practice:
             share: of `episode_requests`, that arrive.
             ground: which one; None: drawn.
         """
+        return self.make(self.plan(rng, share=share, ground=ground))
+
+    def plan(
+        self,
+        rng: np.random.Generator,
+        *,
+        share: float = 1.0,
+        ground: int | None = None,
+        warmup_s: tuple[float, float] = (0.0, 0.0),
+    ) -> Plan:
+        """What a new cluster is to be: all that is random, at little cost.
+
+        Args:
+            share: of `episode_requests`, that arrive.
+            ground: which one; None: drawn.
+            warmup_s: bounds of the time before its episode, drawn uniformly; shortened where it would
+                take more than `MOST_WARMUP` times the requests of the longest episode.
+        """
         s = self.settings
         if ground is None:
             ground = int(rng.choice(len(self._fields), p=self._chances))
         field = self._fields[ground]
         own = rng.random() < s.scenario_share
         replicas = field.scenario.replicas if own else field.mix(rng)
-        rate_rps = rng.uniform(*s.load) * field.saturation.of(replicas)
+        load = rng.uniform(*s.load)
+        rate_rps = load * field.saturation.of(replicas)
         least_s = s.reuse_episode_s if field.reuses else s.episode_s
+        if load >= BUSY:
+            least_s *= s.busy_stretch
         requests = max(s.episode_requests, min(s.most_requests, int(least_s * rate_rps)))
-        duration_s = max(requests * share, 20) / rate_rps
         seed = int(rng.integers(2**31))
-        trace = block_bootstrap(field.source, rate_rps=rate_rps, duration_s=duration_s, seed=seed)
         interval_s = float(np.exp(rng.uniform(*np.log(s.scrape_interval_s))))
-        staleness = replace(field.scenario.staleness, scrape_interval_s=interval_s)
+        begin_s = 0.0
+        if warmup_s[1] > 0.0:
+            begin_s = min(float(rng.uniform(*warmup_s)), MOST_WARMUP * s.most_requests / rate_rps)
+        end_s = begin_s + max(requests * share, 20) / rate_rps
+        return Plan(ground, replicas, rate_rps, begin_s, end_s, seed, interval_s)
+
+    def make(self, plan: Plan) -> Cluster:
+        """The cluster of a plan, nothing dispatched."""
+        field = self._fields[plan.ground]
+        trace = block_bootstrap(
+            field.source, rate_rps=plan.rate_rps, duration_s=plan.end_s, seed=plan.seed
+        )
+        staleness = replace(field.scenario.staleness, scrape_interval_s=plan.scrape_interval_s)
         cluster = cluster_under(
-            trace, field.scenario, self._length, seed=seed, replicas=replicas, staleness=staleness
+            trace,
+            field.scenario,
+            self._length,
+            seed=plan.seed,
+            replicas=plan.replicas,
+            staleness=staleness,
         )
         cluster.make_room(MOST_IN_FLIGHT)
         return cluster

@@ -46,6 +46,7 @@ def small_settings(**changes: object) -> PolicySettings:
                 "start": "marginal-cost",
                 "population": 4,
                 "clusters": 1,
+                "warmup_s": (1.0, 2.0),
                 "practice": SMALL.model_dump(),
             },
             "evolution_share": 0.0,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steersman.agents.learned.config import PracticeSettings
-from steersman.agents.learned.practice import FEWEST_SEQS, Practice
+from steersman.agents.learned.practice import BUSY, FEWEST_SEQS, MOST_WARMUP, Practice
 from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
 from tests.agents.learned.scenes import ground, make_practice, scenario
@@ -81,3 +81,36 @@ def test_an_episode_is_long_enough_for_a_pool_to_fill() -> None:
     assert cluster.trace.arrival_s[-1] > 25.0
     short = make_practice(settings.model_copy(update={"most_requests": 50}))
     assert len(short.draw(np.random.default_rng(0)).trace) == 50
+
+
+def test_a_warmup_comes_before_the_episode() -> None:
+    settings = PracticeSettings(
+        replicas=(2, 3), load=(1.0, 1.0), episode_requests=30, episode_s=0.0, scenario_share=1.0
+    )
+    practice = make_practice(settings)
+    for seed in range(5):
+        plan = practice.plan(np.random.default_rng(seed), warmup_s=(4.0, 6.0))
+        assert 4.0 <= plan.begin_s <= 6.0
+        cluster = practice.make(plan)
+        after = np.count_nonzero(cluster.trace.arrival_s >= plan.begin_s)
+        assert 10 <= after <= 90
+        assert len(cluster.trace) > after
+
+
+def test_a_warmup_of_a_busy_pool_is_short() -> None:
+    settings = PracticeSettings(
+        replicas=(2, 3), load=(1.0, 1.0), episode_requests=20, most_requests=20, scenario_share=1.0
+    )
+    plan = make_practice(settings).plan(np.random.default_rng(0), warmup_s=(1e4, 1e4))
+    assert plan.begin_s < 1e4
+    assert plan.requests == pytest.approx((MOST_WARMUP + 1) * 20)
+
+
+def test_episodes_of_busy_clusters_are_stretched() -> None:
+    settings = PracticeSettings(
+        replicas=(2, 3), episode_requests=20, episode_s=10.0, reuse_episode_s=10.0, busy_stretch=3.0
+    )
+    for load, length_s in ((0.5, 10.0), (BUSY, 30.0), (1.2, 30.0)):
+        practice = make_practice(settings.model_copy(update={"load": (load, load)}))
+        plan = practice.plan(np.random.default_rng(0))
+        assert plan.end_s - plan.begin_s == pytest.approx(length_s, rel=0.1)
