@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from steersman.env.jit import feature_passes, njit
 from steersman.predictors import analytic
-from steersman.predictors import ledger as L
 from steersman.predictors.features import (
     AVERAGED,
     OUTPUT_P50,
@@ -20,7 +19,7 @@ from steersman.predictors.features import (
     POOL_FEATURES,
     REPLICA_FEATURES,
 )
-from steersman.predictors.passes import HELD
+from steersman.predictors.passes import BIASES, EXPONENTS, HELD
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -28,10 +27,7 @@ Int64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _passes = feature_passes()
-_first_pass, _second_pass = _passes.first_pass, _passes.second_pass
-_SPEED_RATIO = POOL_FEATURES.index("speed_ratio")
-_BIASES = slice(L.LOG_BIAS_TTFT, L.LOG_BIAS_TPOT + 1)
-_EXPONENTS = 1.0 / np.array([[analytic.TTFT_SPREAD], [analytic.TPOT_SPREAD]])
+_first_pass, _second_pass, _sum_up = _passes.first_pass, _passes.second_pass, _passes.sum_up
 
 
 class BatchFeatures:
@@ -70,12 +66,12 @@ class BatchFeatures:
         mask = np.zeros(match_tokens.shape, dtype=np.bool_)
         p50 = np.maximum(request[:, OUTPUT_P50].astype(np.float64), 1.0)
         mean = analytic.mean_output(p50, request[:, OUTPUT_P90].astype(np.float64))
-        biases = np.exp(state[..., _BIASES])
+        biases = np.exp(state[..., BIASES])
         # Of places without a replica powers are taken too.
         self._odds.fill(1.0)
         asked = (state, request, match_tokens, biases, p50, mean, now_s, replicas)
         _first(*asked, features, self._held, self._odds, mask)
-        np.power(self._odds, _EXPONENTS, out=self._odds)
+        np.power(self._odds, EXPONENTS, out=self._odds)
         _second(request, self._held, self._odds, replicas, mask, features, pool, self._totals)
         return features, pool, mask
 
@@ -128,7 +124,6 @@ def _second(
     for i in range(len(request)):
         n = replicas[i]
         if n == 0:
-            pool[i] = 0.0
-            pool[i, _SPEED_RATIO] = 1.0
+            _sum_up(features[i], mask[i][:n], pool[i], totals)
             continue
         _second_pass(request[i], held[i][:n], odds[i], mask[i][:n], features[i], pool[i], totals)

@@ -15,14 +15,17 @@ from typing import Any, TypeVar
 
 from numba import types
 
-from steersman.predictors import code_cache, ledger
+from steersman.predictors import code_cache, history, ledger
 from steersman.predictors.compile import compiled_passes
 from steersman.predictors.machine_code import Compiler
+from steersman.traces import schema
 
 _MARKS = (b"njit", b"steersman.env.jit", b"steersman.env.links")
 """One of these is in every module that compiles anything."""
-_PLAIN = ("layout.py", "ledger.py")
-"""Modules that compile nothing, whose constants and functions are in the machine code all the same."""
+_PLAIN = ("layout.py",)
+"""Modules that compile nothing, whose constants are in the machine code all the same."""
+_ELSEWHERE = (ledger, history, schema)
+"""The same, of other packages."""
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -68,7 +71,8 @@ def feature_passes() -> SimpleNamespace:
 def source_hash() -> str:
     """Of everything that decides what the machine code is."""
     sources = list(code_cache.feature_sources())
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(ledger.__file__)):
+    sources += (Path(str(module.__file__)).read_bytes() for module in _ELSEWHERE)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
         source = path.read_bytes()
         if path.name in _PLAIN or any(mark in source for mark in _MARKS):
             sources.append(source)

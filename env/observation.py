@@ -25,7 +25,7 @@ def observe(
     identity: NDArray[np.int64] | None = None,
     formulas: Formulas = NUMPY,
 ) -> Observation:
-    """Assemble what a policy sees, for one decision or for a batch of clusters.
+    """Assemble what a policy sees for one decision; `batch_features.py` does it for many.
 
     Args:
         state: (..., n, STATE_WIDTH), see `predictors/ledger.py`.

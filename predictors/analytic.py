@@ -1,11 +1,10 @@
 """Analytic cost estimates from the hardware profile (SPEC A3) and the marginal cost (DESIGN).
 
 Plain numpy formulas over state rows (`predictors/ledger.py`), broadcasting over any leading
-dimensions: the router calls them for one decision, the vectorised environment for many clusters at
-once, and both get the same numbers. `predictors/compile.py` makes machine code of the same functions,
-for one replica at a time: what is an array here is a number there. So whatever reaches across replicas,
-and every power and exponential (of which numpy has its own), is left to the callers of `load_of`,
-`foresee` and `terms_of`.
+dimensions. `predictors/compile.py` makes machine code of the same functions, for the router and for
+batches of simulated clusters, one replica at a time: what is an array here is a number there. So
+whatever reaches across replicas, and every power and exponential (of which numpy has its own), is left
+to the callers of `load_of`, `foresee` and `terms_of`.
 
 The marginal cost of sending a request to a replica is what it changes in the cluster's cost J
 (EVALUATION: latency over SLO, and 2 for a miss): its own TTFT and TPOT there and the chance that they

@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 CPU = Path("/proc/cpuinfo")
-_OF_FEATURES = (
+OF_FEATURES = (
     "analytic",
     "features",
     "ledger",
@@ -79,7 +79,7 @@ def processor() -> str:
 def feature_sources() -> list[bytes]:
     """Of everything that decides what machine code for features is."""
     here = Path(__file__).parent
-    return [(here / f"{name}.py").read_bytes() for name in _OF_FEATURES]
+    return [(here / f"{name}.py").read_bytes() for name in OF_FEATURES]
 
 
 def features_file(folder: Path) -> Path:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steersman.predictors import analytic
 from steersman.predictors import ledger as L
 from steersman.predictors.analytic import mean_output
 from steersman.predictors.features import (
@@ -32,11 +31,9 @@ from steersman.predictors.features import (
     Formulas,
 )
 from steersman.predictors.object_code import ObjectCode, read_code
-from steersman.predictors.passes import HELD
+from steersman.predictors.passes import BIASES, EXPONENTS, HELD
 
 FIRST, SECOND, UNLOADED = "steersman_first_pass", "steersman_second_pass", "steersman_unloaded"
-_BIASES = slice(L.LOG_BIAS_TTFT, L.LOG_BIAS_TPOT + 1)
-_EXPONENTS = 1.0 / np.array([[analytic.TTFT_SPREAD], [analytic.TPOT_SPREAD]])
 _MOST_SIZES = 32
 
 # `PYFUNCTYPE`: the interpreter's lock is kept. To give it away for ten microseconds is to wait for it.
@@ -137,7 +134,7 @@ class MachineCode:
         pool, mask = np.empty(len(POOL_FEATURES), dtype=np.float32), np.empty(n, dtype=np.bool_)
         output = max(float(request[OUTPUT_P50]), 1.0)
         mean = float(mean_output(np.array(output), np.array(float(request[OUTPUT_P90]))))
-        np.exp(state[:, _BIASES], out=scratch.biases)
+        np.exp(state[:, BIASES], out=scratch.biases)
         # Of an array that is not contiguous, this is a TypeError.
         asked, into, open_ = (_byref(_first_byte(each)) for each in (request, found, mask))
         self._first(
@@ -155,7 +152,7 @@ class MachineCode:
             odds,
             open_,
         )
-        np.power(scratch.odds, _EXPONENTS, out=scratch.odds)
+        np.power(scratch.odds, EXPONENTS, out=scratch.odds)
         self._second(n, asked, held, odds, open_, into, _byref(_first_byte(pool)), totals)
         return found, pool, mask
 

@@ -193,6 +193,8 @@ AVERAGED = tuple(
 )
 """Of which the pool's mean is a feature, in the order of POOL_FEATURES."""
 _AVERAGED = np.array(AVERAGED)
+_NOBODY = np.array([float(name == "speed_ratio") for name in POOL_FEATURES], dtype=np.float32)
+"""Features of a pool of which nobody may be chosen."""
 
 MAX_AGE_S = 60.0
 """Ages above this, and of replicas never scraped, count as this."""
@@ -251,21 +253,17 @@ def features_of(
     now_s: Float64,
     excluded: Bools | None,
 ) -> tuple[Float32, Float32, Bools]:
-    """`replica_features`, `pool_features`, and who may be chosen, (..., n).
+    """`replica_features`, `pool_features`, and who may be chosen, (n,), of one decision.
 
     Args:
-        excluded: (..., n), replicas that may not; None for none.
+        excluded: (n,), replicas that may not; None for none.
         state, request, match_tokens, now_s: see `replica_features`.
     """
     replicas = replica_features(state, request, match_tokens, now_s)
-    mask = candidates(state, excluded)
-    return replicas, pool_features(replicas, mask), mask
-
-
-def candidates(state: Float64, excluded: Bools | None) -> Bools:
-    """Who may be chosen, (..., n); see `features_of`."""
     mask: Bools = is_open(state[..., L.HEALTHY], state[..., L.DRAINING])
-    return mask if excluded is None else mask & ~excluded
+    if excluded is not None:
+        mask &= ~excluded
+    return replicas, pool_features(replicas, mask), mask
 
 
 def is_open(healthy: Any, draining: Any) -> Any:
@@ -378,40 +376,17 @@ def seen(
 
 
 def pool_features(replicas: Float32, mask: NDArray[np.bool_]) -> Float32:
-    """`POOL_FEATURES` over the candidates that may be chosen, (..., len(POOL_FEATURES))."""
-    if mask.ndim == 1 and (allowed := np.count_nonzero(mask)):
-        return _pool_of(replicas if allowed == len(mask) else replicas[mask])
-    count = np.add.reduce(mask, axis=-1, dtype=np.intp)
-    safe = np.maximum(count, 1)
-    pool = np.empty((*mask.shape[:-1], len(POOL_FEATURES)), dtype=np.float32)
-    pool[..., 0] = count
-    for column, feature in enumerate(AVERAGED, start=1):
-        # Summed in double precision: padding, or the order of a batch's axes, must not show.
-        total = np.add.reduce(replicas[..., feature], axis=-1, where=mask, dtype=np.float64)
-        pool[..., column] = total / safe
-    cheapest, quickest = (
-        np.minimum.reduce(replicas[..., feature], axis=-1, where=mask, initial=np.inf)
-        for feature in (MARGINAL_COST, PREFILL_TOKEN_S)
-    )
-    slowest, match = (
-        np.maximum.reduce(replicas[..., feature], axis=-1, where=mask, initial=0.0)
-        for feature in (PREFILL_TOKEN_S, MATCH_FRACTION)
-    )
-    is_somebody = count > 0
-    pool[..., 6] = np.where(is_somebody, cheapest, 0.0)
-    pool[..., 7] = np.where(is_somebody & (quickest > 0.0), slowest / quickest, 1.0)
-    pool[..., 8] = match
-    return pool
-
-
-def _pool_of(rows: Float32) -> Float32:
-    """`pool_features` of one decision, quicker than a batch's: reductions under a mask take three times
-    as long as others.
+    """`POOL_FEATURES` over the candidates that may be chosen, (len(POOL_FEATURES),).
 
     Args:
-        rows: (n, len(REPLICA_FEATURES)), at least one, of whom the mask allows.
+        replicas: (n, len(REPLICA_FEATURES)).
+        mask: (n,).
     """
-    count = len(rows)
+    count = np.count_nonzero(mask)
+    if not count:
+        return _NOBODY.copy()
+    rows = replicas if count == len(mask) else replicas[mask]
+    # In double precision: in which order they are summed must not show.
     means = np.add.reduce(rows.T[_AVERAGED], axis=1, dtype=np.float64) / count
     cost, prefill, match = rows[:, MARGINAL_COST], rows[:, PREFILL_TOKEN_S], rows[:, MATCH_FRACTION]
     # The position of the least is found several times as fast as the least; a NaN counts as it.

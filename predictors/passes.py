@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from steersman.predictors import ledger as L
 from steersman.predictors.analytic import (
     TERM_WEIGHTS,
+    TPOT_SPREAD,
+    TTFT_SPREAD,
     Foreseen,
     bounded,
     chance_of,
@@ -48,6 +50,10 @@ Number = Any
 
 HELD = len(Foreseen._fields) + 2
 """Numbers that the second pass needs of a replica: what is foreseen, the queue, tokens to compute."""
+BIASES = slice(L.LOG_BIAS_TTFT, L.LOG_BIAS_TPOT + 1)
+"""Columns of the state whose exponentials the first pass needs."""
+EXPONENTS = 1.0 / np.array([[TTFT_SPREAD], [TPOT_SPREAD]])
+"""Of the powers between the passes, (2, 1)."""
 _QUEUE, _UNCACHED = HELD - 2, HELD - 1
 _FIRST_TERM = len(SEEN)
 _TTFT, _TPOT = 0, 1

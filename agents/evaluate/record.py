@@ -1,7 +1,8 @@
 """Runs that are done already, in a file: a full evaluation takes hours, and may be interrupted.
 
 A line holds one policy's runs in one part of the evaluation, under a name that stands for all that they
-follow from: the part, the policy, its models, the tuned constants, and every line of the code.
+follow from: the part, the policy, its models, the tuned constants, every line of the code and which
+libraries calculate. Policies are those that `contestants` makes of their names.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from steersman.traces.errors import ConfigError
 from steersman.traces.scenario import Scenario
 
 _DECIDE = ("traces", "predictors", "env", "agents")
-"""Packages whose code decides what a run is."""
+"""Packages whose code and data decide what a run is."""
+_KINDS = (".py", ".yaml", ".parquet")
+_LIBRARIES = ("numpy", "numba", "onnxruntime")
 
 
 class RunRecord:
@@ -45,10 +49,13 @@ class RunRecord:
         self._known: dict[str, list[Run]] = {}
         try:
             data = path.read_bytes() if path.exists() else b""
-            if data and not data.endswith(b"\n"):  # cut short when a run was killed
-                self._append(b"\n")
+            with path.open("ab") as file:  # now, not when hours have been played
+                if data and not data.endswith(b"\n"):  # cut short when a run was killed
+                    file.write(b"\n")
         except OSError as error:
-            raise ConfigError(f"record '{path}': {error.strerror}; give a file of yours") from None
+            raise ConfigError(
+                f"record '{path}': {error.strerror}; give a file of yours, in a folder that exists"
+            ) from None
         for line in data.splitlines():
             try:
                 entry = json.loads(line)
@@ -67,18 +74,15 @@ class RunRecord:
             name = self._name(policy, scenario, protocol)
             self._known[name] = own
             entry = {"of": name, "runs": [asdict(run) for run in own]}
-            self._append(json.dumps(entry).encode() + b"\n")
-
-    def _append(self, data: bytes) -> None:
-        try:
-            with self._path.open("ab") as file:
-                file.write(data)
-        except OSError as error:
-            raise ConfigError(f"record '{self._path}': {error.strerror}; make room for it") from None
+            try:
+                with self._path.open("ab") as file:
+                    file.write(json.dumps(entry).encode() + b"\n")
+            except OSError as error:
+                raise ConfigError(f"record '{self._path}': {error.strerror}; make room for it") from None
 
     def _name(self, policy: str, scenario: Scenario, protocol: Protocol) -> str:
         models = self._models or (load_shipped().version if policy == LEARNED else "")
-        asked = (policy, models, _code(), protocol.length.version)
+        asked = (policy, models, _state(), protocol.length.version)
         there = (scenario, *(value for key, value in vars(protocol).items() if key != "length"))
         return hashlib.sha256(repr((asked, there)).encode()).hexdigest()[:32]
 
@@ -95,15 +99,17 @@ def _run(entry: dict[str, Any]) -> Run:
 
 
 @cache
-def _code() -> str:
-    """Of everything that may change a run, models aside: sources and tuned constants."""
+def _state() -> str:
+    """Of everything that may change a run, models aside."""
     root = Path(steersman.__file__).parent
+    libraries = [f"{name} {version(name)}" for name in _LIBRARIES]
+    return f"{contents_hash([*(root / name for name in _DECIDE), FOLDER])} {libraries}"
+
+
+def contents_hash(folders: Collection[Path]) -> str:
+    """Of sources, settings and traces in these folders."""
     digest = hashlib.sha256()
-    for path in _files([*(root / name for name in _DECIDE), FOLDER]):
-        digest.update(path.read_bytes())
+    for path in sorted(path for each in folders for path in each.rglob("*")):
+        if path.suffix in _KINDS:
+            digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _files(folders: Collection[Path]) -> list[Path]:
-    kinds = (".py", ".yaml")
-    return sorted(path for each in folders for path in each.rglob("*") if path.suffix in kinds)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from steersman.traces.settings import Settings
 
@@ -15,6 +15,12 @@ def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
+def _ordered_times(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] < 0.0:
+        raise ValueError("give times of at least 0, in seconds")
+    return _ordered(bounds)
+
+
 def _ordered_counts(bounds: tuple[int, int]) -> tuple[int, int]:
     if not 1 <= bounds[0] <= bounds[1]:
         raise ValueError("give two counts of at least 1, the lower first")
@@ -22,6 +28,7 @@ def _ordered_counts(bounds: tuple[int, int]) -> tuple[int, int]:
 
 
 Bounds = Annotated[tuple[float, float], AfterValidator(_ordered)]
+Times = Annotated[tuple[float, float], AfterValidator(_ordered_times)]
 Counts = Annotated[tuple[int, int], AfterValidator(_ordered_counts)]
 
 
@@ -143,6 +150,43 @@ class CounterfactualSettings(Settings):
     check_rounds: int = Field(3, ge=1, description="rounds between two checks")
 
 
+class EarlyPracticeSettings(PracticeSettings):
+    """Of the search's early generations: short episodes."""
+
+    load: Bounds = Field((0.6, 1.25), description="arrival rate over saturation, drawn uniformly")
+    episode_requests: int = Field(
+        1000, ge=20, description="decisions in one episode of a cluster, at least"
+    )
+    episode_s: float = Field(
+        30.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
+    )
+    reuse_episode_s: float = Field(
+        40.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
+    )
+    most_requests: int = Field(
+        2000, ge=20, description="decisions in one episode at most, whatever its length"
+    )
+
+
+class WarmPracticeSettings(PracticeSettings):
+    """Of the search's later generations: what is played after the warm-up."""
+
+    load: Bounds = Field((0.5, 1.25), description="arrival rate over saturation, drawn uniformly")
+    episode_requests: int = Field(
+        1000, ge=20, description="decisions in one episode of a cluster, at least"
+    )
+    episode_s: float = Field(45.0, ge=0, description="length of an episode, at least")
+    reuse_episode_s: float = Field(45.0, ge=0, description="the same where prompts share prefixes")
+    busy_stretch: float = Field(
+        2.0,
+        ge=1,
+        description="factor on an episode's length at loads from 80 % on: queues grow for minutes there",
+    )
+    most_requests: int = Field(
+        7000, ge=20, description="decisions in one episode at most, whatever its length"
+    )
+
+
 class EarlySettings(Settings):
     """Generations that come first, on short episodes of clusters that start empty: where all that takes
     minutes to show is not seen, but much is found at little cost."""
@@ -151,15 +195,8 @@ class EarlySettings(Settings):
     spread: float = Field(
         0.15, gt=0, description="standard deviation of the first candidates' coefficients"
     )
-    practice: PracticeSettings = Field(
-        default_factory=lambda: PracticeSettings(
-            load=(0.6, 1.25),
-            episode_requests=1000,
-            episode_s=30.0,
-            reuse_episode_s=40.0,
-            most_requests=2000,
-        ),
-        description="the clusters that are played",
+    practice: EarlyPracticeSettings = Field(
+        default_factory=EarlyPracticeSettings, description="the clusters that are played"
     )
 
 
@@ -189,10 +226,10 @@ class EvolutionSettings(Settings):
         0.06, gt=0, description="cap on what one cluster counts for or against a candidate, in log J"
     )
     tail_weight: float = Field(
-        0.15, ge=0.0, description="What the slowest requests' mean TTFT counts, in log J of their log."
+        0.15, ge=0.0, description="what the slowest requests' mean TTFT counts, in log J of their log"
     )
     tail_allowance: float = Field(
-        1.0, gt=0.0, description="Of that under marginal cost, below which it counts no more."
+        1.0, gt=0.0, description="share of that under marginal cost, below which it counts no more"
     )
     averaged: float = Field(
         0.3, gt=0, le=1, description="share of the generations, the last ones, that the result averages"
@@ -200,21 +237,22 @@ class EvolutionSettings(Settings):
     settling: float = Field(
         0.2, ge=0, lt=1, description="share of an episode, from its start, that is not counted"
     )
-    warmup_s: Bounds = Field(
+    warmup_s: Times = Field(
         (60.0, 240.0),
         description="time that the search's mean plays a cluster before candidates do, drawn uniformly",
     )
-    practice: PracticeSettings = Field(
-        default_factory=lambda: PracticeSettings(
-            load=(0.5, 1.25),
-            episode_requests=1000,
-            episode_s=45.0,
-            reuse_episode_s=45.0,
-            busy_stretch=2.0,
-            most_requests=7000,
-        ),
-        description="the clusters that are played",
+    practice: WarmPracticeSettings = Field(
+        default_factory=WarmPracticeSettings, description="the clusters that are played"
     )
+
+    @model_validator(mode="after")
+    def _some_are_late(self) -> Self:
+        if self.generations is not None and 0 < self.generations <= self.early.generations:
+            raise ValueError(
+                f"early.generations = {self.early.generations} leaves none of "
+                f"generations = {self.generations} for warm clusters; give more, or fewer early ones"
+            )
+        return self
 
 
 class CheckSettings(Settings):

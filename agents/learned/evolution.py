@@ -36,6 +36,7 @@ from steersman.agents.learned.weighing_code import weighed_costs
 from steersman.agents.parallel import Task, spread
 from steersman.env.cluster import Cluster
 from steersman.predictors.length import LengthPredictor
+from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Observation
 
 TOGETHER = 96
@@ -90,12 +91,21 @@ class Evolution:
         zero = np.zeros_like(points[0])
         played = np.stack([*points, self._search.mean, zero]).reshape(-1, *SHAPE)
         played_j, played_tail_s = self._play(played)
-        log_j, log_tail = np.log(played_j), np.log(played_tail_s)
+        with np.errstate(divide="ignore"):
+            log_j, log_tail = np.log(played_j), np.log(played_tail_s)
+        # Of an episode in which nobody arrived while it counted there is nothing to compare.
+        known = np.isfinite(log_j + log_tail).all(axis=1)
+        if not known.any():
+            raise ConfigError(
+                "evolution.practice: nobody arrived while an episode counted; "
+                "give more episode_requests, or a longer episode_s"
+            )
+        log_j, log_tail = log_j[known], log_tail[known]
         least = log_tail[:, -1:] + np.log(self._settings.tail_allowance)
         weighed_tail = self._settings.tail_weight * np.maximum(log_tail, least)
         aside = self._aside(log_j[:, :-2]) + self._aside(weighed_tail[:, :-2])
         self._tell(points, aside.mean(axis=0).tolist())
-        over, over_tail = ((known - known[:, -1:]).mean(axis=0) for known in (log_j, log_tail))
+        over, over_tail = ((each - each[:, -1:]).mean(axis=0) for each in (log_j, log_tail))
         told = np.exp([over[-2], over[:-2].mean(), over_tail[-2]])
         return Generation(*told.tolist())
 

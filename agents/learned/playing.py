@@ -29,7 +29,7 @@ class Played(NamedTuple):
     cost: NDArray[np.float64]
     """In units of J, all work drained."""
     tail_s: NDArray[np.float64]
-    """Mean TTFT of the slowest requests, of all classes alike."""
+    """Mean TTFT of the slowest requests, of all classes alike; NaN where none counted."""
 
 
 def warm_up(clusters: Sequence[Cluster], choose: Choose, until_s: NDArray[np.float64]) -> list[Cluster]:
@@ -68,5 +68,7 @@ def _run(batch: ClusterBatch, choose: Choose, until_s: NDArray[np.float64]) -> N
 def _tail_s(cluster: Cluster, settled_s: float) -> float:
     outcomes = cluster.outcomes()
     ttft_s = np.nan_to_num(outcomes.ttft_s[outcomes.arrival_s >= settled_s], nan=DRAIN_S)
+    if not len(ttft_s):
+        return math.nan
     slowest = np.sort(ttft_s)[-math.ceil(SLOWEST * len(ttft_s)) :]
     return float(slowest.mean())

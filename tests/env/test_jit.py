@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.env import jit
-from steersman.predictors import code_cache, ledger
+from steersman.predictors import code_cache, history, ledger
+from steersman.traces import schema
 
 COMPILED = jit.compiled(ledger)
 
@@ -83,12 +85,23 @@ def test_any_edit_of_the_features_formulas_changes_the_hash(
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(code_cache, "__file__", str(tmp_path / "code_cache.py"))
     before = jit.source_hash()
-    for name in ("analytic", "features", "load", "passes"):
+    for name in code_cache.OF_FEATURES:
         path = tmp_path / f"{name}.py"
         path.write_text(path.read_text() + "\n# edited\n")
         after = jit.source_hash()
         assert after != before, name
         before = after
+
+
+@pytest.mark.parametrize("module", [ledger, history, schema])
+def test_constants_of_other_packages_are_in_the_hash(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = jit.source_hash()
+    edited = tmp_path / "edited.py"
+    edited.write_text(Path(str(module.__file__)).read_text() + "\n# edited\n")
+    monkeypatch.setattr(module, "__file__", str(edited))
+    assert jit.source_hash() != before
 
 
 @pytest.fixture

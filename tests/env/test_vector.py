@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 
 from steersman.env.cluster import Cluster
 from steersman.env.vector import ClusterBatch
+from steersman.predictors.features import AVERAGED, POOL_FEATURES
 from tests.env.worlds import play, request, small_profile, specs, trace_of, worlds
 
+MEANS = POOL_FEATURES[1 : 1 + len(AVERAGED)]
+"""Summed in another order."""
 PROFILE = small_profile(kv_capacity_tokens=3200, max_num_seqs=32, max_batched_tokens=512)
 
 
@@ -41,7 +44,9 @@ def test_every_cluster_is_seen_as_it_is_seen_alone(clusters: list[Cluster], padd
             np.testing.assert_array_equal(together.replicas[i, :n], alone.replicas)
             np.testing.assert_array_equal(together.mask[i, :n], alone.mask)
             np.testing.assert_array_equal(together.request[i], alone.request)
-            np.testing.assert_allclose(together.pool[i], alone.pool, rtol=1e-6)
+            means = np.isin(POOL_FEATURES, MEANS)
+            np.testing.assert_allclose(together.pool[i, means], alone.pool[means], rtol=1e-6)
+            np.testing.assert_array_equal(together.pool[i, ~means], alone.pool[~means])
             assert not together.mask[i, n:].any()
             assert not together.replicas[i, n:].any()
         batch.dispatch(step % np.array([len(cluster.replicas) for cluster in clusters]), together)
@@ -82,3 +87,18 @@ def test_misuse_is_told() -> None:
         batch.replace(0, cluster(4, 2))
     batch.dispatch(np.array([-1, 2]))
     assert batch.cost_accrued[0] == 42.0
+
+
+def test_a_large_copy_is_like_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cluster(2, 20)
+    small = first.clone()
+    monkeypatch.setattr("steersman.env.memory._LARGE", 0)
+    large = first.clone()
+    assert large.memory.buffer.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(large.memory.buffer, first.memory.buffer)
+    for each in (small, large):
+        while each.next_request() is not None:
+            each.dispatch(0)
+        each.finish()
+    np.testing.assert_array_equal(large.memory.outcomes, small.memory.outcomes)
+    assert first.now_s == 0.0, "it stays as it was"

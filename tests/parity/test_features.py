@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from steersman.agents.samples import sample_observation
 from steersman.env.bulk import output_quantiles, trace_length_features
-from steersman.predictors.features import length_features, pool_features
+from steersman.predictors.features import POOL_FEATURES, REPLICA_INDEX, length_features, pool_features
 from steersman.predictors.length import FallbackLength
 from steersman.predictors.past import causal_past
 from steersman.traces.schema import Priority, QuestionType, Request, ToolChoice
@@ -83,19 +83,26 @@ def test_rows_beyond_a_chunk_are_predicted_too(monkeypatch: pytest.MonkeyPatch) 
 
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 70), allowed=st.integers(0, 70))
 @settings(max_examples=40, deadline=None)
-def test_one_pools_features_are_those_of_a_batch(seed: int, n: int, allowed: int) -> None:
+def test_a_pools_features_are_those_of_who_may_be_chosen(seed: int, n: int, allowed: int) -> None:
     seen = sample_observation(np.random.default_rng(seed), n, allowed=min(n, max(allowed, 1)))
     if allowed == 0:
         seen.mask[:] = False
-    batch = pool_features(seen.replicas[None], seen.mask[None])
-    assert np.array_equal(pool_features(seen.replicas, seen.mask), batch[0])
+    pool = dict(zip(POOL_FEATURES, pool_features(seen.replicas, seen.mask).tolist(), strict=True))
+    rows = seen.replicas[seen.mask]
+    assert pool["candidates"] == len(rows)
+    if not len(rows):
+        assert pool["speed_ratio"] == 1.0
+        assert sum(pool.values()) == 1.0
+        return
+    of = {name: rows[:, column] for name, column in REPLICA_INDEX.items()}
+    assert pool["mean_tpot_share"] == pytest.approx(of["tpot_share"].mean(dtype=np.float64), rel=1e-6)
+    assert pool["mean_age_s"] == pytest.approx(of["age_s"].mean(dtype=np.float64), rel=1e-6)
+    assert pool["best_match_fraction"] == of["match_fraction"].max()
+    quickest, slowest = of["prefill_token_s"].min(), of["prefill_token_s"].max()
+    assert pool["speed_ratio"] == pytest.approx(slowest / quickest, rel=1e-6)
 
 
-def test_a_pools_feature_that_is_no_number_shows_in_one_as_in_a_batch() -> None:
+def test_a_pools_feature_that_is_no_number_shows() -> None:
     seen = sample_observation(np.random.default_rng(0), 5, allowed=5)
     seen.replicas[2] = np.nan
-    with np.errstate(invalid="ignore"):
-        batch = pool_features(seen.replicas[None], seen.mask[None])
-    one = pool_features(seen.replicas, seen.mask)
-    assert np.isnan(one).sum() > 5
-    np.testing.assert_array_equal(one, batch[0])
+    assert np.isnan(pool_features(seen.replicas, seen.mask)).sum() > 5

@@ -7,7 +7,7 @@ import pytest
 
 from steersman.agents.evaluate.course import Protocol
 from steersman.agents.evaluate.factories import policy_factory
-from steersman.agents.evaluate.record import RunRecord
+from steersman.agents.evaluate.record import RunRecord, contents_hash
 from steersman.agents.evaluate.standard import Part, evaluate_parts
 from steersman.agents.evaluate.table import EvaluationTable
 from steersman.env.scenario import load_scenario
@@ -56,7 +56,7 @@ def test_other_parts_models_and_code_are_something_else(
     assert not RunRecord(file).known("p2c", scenario, replace(PROTOCOL, requests=31))
     assert not RunRecord(file).known("p2c", replace(scenario, prefix_cache=False), PROTOCOL)
     assert not RunRecord(file, "20260101").known("p2c", scenario, PROTOCOL)
-    monkeypatch.setattr("steersman.agents.evaluate.record._code", lambda: "edited")
+    monkeypatch.setattr("steersman.agents.evaluate.record._state", lambda: "edited")
     assert not RunRecord(file).known("p2c", scenario, PROTOCOL)
 
 
@@ -69,8 +69,24 @@ def test_a_line_that_was_cut_short_is_run_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give a file of yours"):
-        RunRecord(tmp_path)
-    record = RunRecord(tmp_path / "missing" / "runs.jsonl")
-    with pytest.raises(ConfigError, match=r"runs\.jsonl'"):
+    for path in (tmp_path, tmp_path / "missing" / "runs.jsonl"):
+        with pytest.raises(ConfigError, match="give a file of yours, in a folder that exists"):
+            RunRecord(path)
+    record = RunRecord(tmp_path / "runs.jsonl")
+    (tmp_path / "runs.jsonl").unlink()
+    (tmp_path / "runs.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=r"runs\.jsonl'.*make room for it"):
         run(["p2c"], parts(), record)
+
+
+@pytest.mark.parametrize("name", ["code.py", "constants.yaml", "deep/er/trace.parquet"])
+def test_any_edit_changes_the_hash(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("one")
+    (tmp_path / "policy.onnx").write_text("one")
+    before = contents_hash([tmp_path])
+    (tmp_path / "policy.onnx").write_text("other")
+    assert contents_hash([tmp_path]) == before, "models have versions"
+    path.write_text("other")
+    assert contents_hash([tmp_path]) != before

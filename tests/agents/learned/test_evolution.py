@@ -1,19 +1,31 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from steersman.agents.learned.config import EarlySettings, EvolutionSettings
+from steersman.agents.learned.config import (
+    EarlyPracticeSettings,
+    EarlySettings,
+    EvolutionSettings,
+    WarmPracticeSettings,
+)
 from steersman.agents.learned.evolution import Evolution
+from steersman.agents.learned.playing import Choose, Played, warm_up
 from steersman.agents.learned.weighing import SHAPE
+from steersman.env.cluster import Cluster
 from steersman.predictors.length import FallbackLength
+from steersman.traces.errors import ConfigError
 from tests.agents.learned.scenes import SMALL, ground
 
 SETTINGS = EvolutionSettings(
     population=6,
     clusters=3,
     warmup_s=(1.0, 2.0),
-    practice=SMALL.model_copy(update={"load": (0.8, 1.0)}),
+    practice=WarmPracticeSettings.model_validate(SMALL.model_dump() | {"load": (0.8, 1.0)}),
     averaged=0.5,
 )
 
@@ -85,13 +97,11 @@ def test_a_tail_that_is_short_enough_counts_no_more() -> None:
     assert told[0] == told[1]
 
 
-def test_candidates_part_in_clusters_that_the_mean_has_warmed_up() -> None:
-    cold, warm = (evolution(warmup_s=bounds).step() for bounds in ((0.0, 0.0), (5.0, 5.0)))
-    assert cold != warm
-    assert warm.centre == pytest.approx(1.0, abs=1e-12), "with coefficients of 0 like marginal cost"
-
-
-EARLY = EarlySettings(generations=2, practice=SMALL.model_copy(update={"load": (0.8, 1.0)}))
+EARLY = EarlySettings(
+    generations=2,
+    spread=SETTINGS.spread,
+    practice=EarlyPracticeSettings.model_validate(SETTINGS.practice.model_dump()),
+)
 
 
 def test_after_the_early_generations_it_begins_anew_where_they_came_to() -> None:
@@ -107,11 +117,33 @@ def test_after_the_early_generations_it_begins_anew_where_they_came_to() -> None
 
 
 def test_early_generations_start_from_empty_clusters() -> None:
-    cold = evolution(warmup_s=(0.0, 0.0)).step()
-    assert evolution(early=EARLY, warmup_s=(5.0, 5.0)).step().centre == cold.centre
-    assert evolution(early=EARLY, warmup_s=(5.0, 5.0)).step().population != pytest.approx(
-        evolution(warmup_s=(5.0, 5.0)).step().population, rel=1e-9
+    cold, early, warm = (
+        evolution(warmup_s=(0.0, 0.0)),
+        evolution(early=EARLY, warmup_s=(5.0, 5.0)),
+        evolution(warmup_s=(5.0, 5.0)),
     )
+    assert cold.step() == early.step() != warm.step()
+    assert cold.told == early.told != warm.told
+
+
+def test_warm_clusters_were_played_by_the_mean_up_to_their_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[tuple[float, float]] = []
+
+    def watched(clusters: Sequence[Cluster], choose: Choose, until_s: NDArray[np.float64]) -> Any:
+        warm = warm_up(clusters, choose, until_s)
+        for cluster, end_s in zip(warm, until_s.tolist(), strict=True):
+            arrived = cluster.memory.outcomes["arrival_s"]
+            begun.append((float(np.nanmax(arrived)), end_s))
+            assert (cluster.memory.outcomes["replica"][np.isfinite(arrived)] >= 0).all()
+        return warm
+
+    monkeypatch.setattr("steersman.agents.learned.evolution.warm_up", watched)
+    evolution(warmup_s=(5.0, 8.0)).step()
+    assert len(begun) == SETTINGS.clusters
+    assert all(2.0 < last_s <= end_s for last_s, end_s in begun)
+    assert all(5.0 <= end_s <= 8.0 for _, end_s in begun)
 
 
 def test_a_search_is_resumed_on_either_side_of_the_early_generations() -> None:
@@ -122,3 +154,26 @@ def test_a_search_is_resumed_on_either_side_of_the_early_generations() -> None:
         second = evolution(early=EARLY)
         second.repeat(first.told)
         assert second.step() == first.step()
+
+
+def test_early_generations_alone_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"early\.generations = 3 leaves none of generations = 3"):
+        EvolutionSettings(generations=3, early=EarlySettings(generations=3))
+
+
+def test_a_warmup_does_not_end_before_it_begins() -> None:
+    with pytest.raises(ValueError, match="give times of at least 0"):
+        EvolutionSettings(warmup_s=(-1.0, 2.0))
+
+
+def test_an_episode_in_which_nobody_arrives_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = evolution()
+
+    def nobody(coefficients: NDArray[np.float64]) -> Played:
+        return Played(
+            *np.stack([np.zeros((3, len(coefficients))), np.full((3, len(coefficients)), np.nan)])
+        )
+
+    monkeypatch.setattr(search, "_play", nobody)
+    with pytest.raises(ConfigError, match="give more episode_requests"):
+        search.step()

@@ -26,7 +26,4 @@ def test_machine_code_and_torch_weigh_alike(seed: int, size: int, replicas: int,
     )
     found = weighed_costs(batch, coefficients)
     assert np.isinf(found[~batch.mask]).all()
-    scale = np.abs(batch.replicas).max()
-    np.testing.assert_allclose(
-        found[batch.mask], expected.numpy()[batch.mask], rtol=1e-3, atol=1e-6 * scale
-    )
+    np.testing.assert_allclose(found[batch.mask], expected.numpy()[batch.mask], rtol=1e-3, atol=1e-4)
