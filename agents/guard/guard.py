@@ -17,9 +17,9 @@ from steersman.agents.guard.share import ShareWindow, fair_share
 from steersman.agents.policies import make_policy
 from steersman.agents.policy import NO_CANDIDATE, Policy
 from steersman.agents.ranges import Ranges
-from steersman.predictors.features import REPLICA_INDEX
+from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Decision, Observation
+from steersman.traces.schema import Decision, Observation, Priority
 
 Float32 = NDArray[np.float32]
 Clock = Callable[[], float]
@@ -28,6 +28,7 @@ Clock = Callable[[], float]
 _AGE = REPLICA_INDEX["age_s"]
 _TTFT = REPLICA_INDEX["ttft_s"]
 _QUEUE = REPLICA_INDEX["queue"]
+_PRIORITY = REQUEST_INDEX["priority"]
 
 
 @runtime_checkable
@@ -162,10 +163,15 @@ class Guard:
             return None, FallbackReason.LATCHED
         probing = self.latched
         decision, reason = self._consult(self._policy, observation, rows, now_s)
-        self._latch.record(now_s, tripped=reason is not None)
+        self._latch.record(now_s, tripped=reason is not None and not self._is_passing(reason))
         if reason is None and probing:
             return None, FallbackReason.LATCHED
         return decision, reason
+
+    def _is_passing(self, reason: FallbackReason) -> bool:
+        """Whether a doubt is about this one decision, and not about the policy: near saturation some
+        have to wait, whoever decides."""
+        return reason is FallbackReason.SLOW_CHOICE and not self._regret.is_lost
 
     def _consult(
         self, policy: Policy, observation: Observation, rows: Float32, now_s: float
@@ -189,13 +195,13 @@ class Guard:
             return None, FallbackReason.ERROR
         if (self._clock() - now_s) * 1e3 > s.deadline_ms:
             return None, FallbackReason.DEADLINE
-        return decision, self._doubt(decision, heads, observation.mask, rows)
+        return decision, self._doubt(decision, heads, observation, rows)
 
     def _doubt(
-        self, decision: Decision, heads: Float32 | None, mask: NDArray[np.bool_], rows: Float32
+        self, decision: Decision, heads: Float32 | None, observation: Observation, rows: Float32
     ) -> FallbackReason | None:
         """What is wrong with an answer."""
-        choice, scores = decision.choice, decision.scores
+        choice, scores, mask = decision.choice, decision.scores, observation.mask
         if not (0 <= choice < len(mask) and mask[choice]):
             return FallbackReason.INVALID_CHOICE
         if len(rows) < len(mask):
@@ -209,18 +215,22 @@ class Guard:
             return FallbackReason.NON_FINITE
         if heads is not None and disagrees(heads, self.settings.max_disagreement):
             return FallbackReason.DISAGREEMENT
-        return self._poor(rows, choice, decision.choice)
+        may_wait = bool(observation.request[_PRIORITY] >= Priority.BATCH)
+        return self._poor(rows, choice, decision.choice, may_wait=may_wait)
 
-    def _poor(self, rows: Float32, choice: int, replica: int) -> FallbackReason | None:
+    def _poor(
+        self, rows: Float32, choice: int, replica: int, *, may_wait: bool
+    ) -> FallbackReason | None:
         """What is wrong with a choice that is allowed.
 
         Args:
             rows: of whom the mask allows.
             choice: the chosen one's place among the rows.
             replica: its place among all.
+            may_wait: the request is of a class that waits so that others need not.
         """
         is_costly = self._regret.is_costly(rows, choice)  # asked first: it counts every choice
-        if self._slow(rows, choice):
+        if self._slow(rows, choice) and (not may_wait or self._regret.is_lost):
             return FallbackReason.SLOW_CHOICE
         if is_costly:
             return FallbackReason.COSTLY

@@ -57,6 +57,11 @@ class RegretWatch:
         self.settle()
         return self._excess
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether choices have been too dear on average."""
+        return self.own > self.of_two + self._slack
+
     def is_costly(self, rows: Float32, choice: int) -> bool:
         """One more choice; whether it is too dear, and most others of late were.
 
@@ -72,7 +77,7 @@ class RegretWatch:
         # two by it. So what that would have cost is left for later: at the latest, for the next choice.
         if not own > self._slack:
             return False
-        return self.excess > self._slack and self.own > self.of_two + self._slack
+        return self.excess > self._slack and self.is_lost
 
     def settle(self) -> None:
         """Count the last choice, if it has not been."""

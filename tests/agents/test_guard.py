@@ -19,9 +19,9 @@ from steersman.agents.policy import NO_CANDIDATE
 from steersman.agents.policy_checker import check_policy
 from steersman.agents.ranges import Ranges
 from steersman.agents.samples import sample_observation
-from steersman.predictors.features import REPLICA_INDEX
+from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Decision, Observation
+from steersman.traces.schema import Decision, Observation, Priority
 from steersman.traces.settings import CONFIG_ROOT, load_settings, read_yaml
 
 R = REPLICA_INDEX
@@ -198,6 +198,33 @@ def test_a_choice_far_slower_than_the_best() -> None:
     trips_with(guarded(Learned(choose(0))), seen, FallbackReason.SLOW_CHOICE)
     seen.replicas[0, R["ttft_s"]] = 1.7  # the limit is 4 x 0.2 s + 1 s
     assert guarded(Learned(choose(0))).decide(seen).choice == 0
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+def test_batch_requests_may_be_made_to_wait(priority: Priority) -> None:
+    seen = calm()
+    seen.request[REQUEST_INDEX["priority"]] = priority
+    seen.replicas[0, R["ttft_s"]] = 30.0
+    guard = guarded(Learned(choose(0)))
+    if priority >= Priority.BATCH:
+        assert guard.decide(seen).choice == 0
+        seen.replicas[0, R["marginal_cost"]] += 9.0
+        for _ in range(40):
+            guard.decide(seen)
+        assert guard.fallbacks[FallbackReason.SLOW_CHOICE] > 0, "but not by who has lost his way"
+    else:
+        trips_with(guard, seen, FallbackReason.SLOW_CHOICE)
+
+
+@pytest.mark.parametrize(("dearer", "latches"), [(0.0, False), (9.0, True)])
+def test_slow_choices_latch_only_where_choices_are_dear(dearer: float, *, latches: bool) -> None:
+    seen = calm()
+    seen.replicas[0, R["ttft_s"]] = 30.0
+    seen.replicas[0, R["marginal_cost"]] += dearer
+    guard = guarded(Learned(choose(0)))
+    for _ in range(100):
+        assert guard.decide(seen).fallback_reason, "each by itself is replaced"
+    assert guard.latched == latches
 
 
 def test_one_replica_with_too_large_a_share() -> None:
