@@ -46,7 +46,8 @@ def expected_quantiles(
     Returns:
         (b, 2), output tokens.
     """
-    blend = features[:, TENANT_BLEND].astype(np.float64)
+    # No more than an answer can have: without a bound, nothing of infinitely many is not a number.
+    blend = np.minimum(features[:, TENANT_BLEND].astype(np.float64), MOST_TOKENS)
     moved = np.exp(features[:, WORDING, None].astype(np.float64))
     return np.where(blend > 0, blend, constants) * moved
 
@@ -94,7 +95,7 @@ class FallbackLength:
     def _predict_row(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """Of a request: Python's numbers take a third of the time."""
         row = features[0].tolist()
-        blends = [row[column] for column in TENANT_BLEND]
+        blends = [min(row[column], MOST_TOKENS) for column in TENANT_BLEND]
         moved = float(np.exp(row[WORDING]))  # not `math.exp`, whose last digit may be another
         p50, p90 = [
             (blend if blend > 0.0 else constant) * moved

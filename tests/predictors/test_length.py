@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -109,6 +109,7 @@ def test_without_a_model_the_tenant_tells_and_else_constants() -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=4, max_size=4))
+@example([float("inf"), 0.0, -746.0, 0.0])
 def test_a_row_alone_gets_what_it_gets_among_others(values: list[float]) -> None:
     features = np.zeros((1, len(LENGTH_FEATURES)), dtype=np.float32)
     features[0, [TENANT, TENANT + 1, WORDING, LIMIT]] = values
