@@ -19,7 +19,6 @@ from steersman.env.tables import (
     trace_in,
     words_at,
 )
-from steersman.predictors.ledger import HEALTHY
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -46,7 +45,7 @@ def gather(
 ) -> None:
     """Copy the ledgers and clocks, and what is known of the pending requests.
 
-    A row of padding repeats the cluster's first replica, unhealthy, so that formulas stay finite.
+    Rows of padding are left as they are: nobody reads them.
 
     Args:
         beliefs: addresses of their memories (`belief.py`), 0 where nothing can match.
@@ -57,9 +56,6 @@ def gather(
         ledger = ledger_in(memories[i])
         replicas = ledger.shape[0]
         state[i, :replicas] = ledger
-        for r in range(replicas, state.shape[1]):
-            state[i, r] = ledger[0]
-            state[i, r, HEALTHY] = 0.0
         now_s[i] = common_in(memories[i]).now_s
         row = common_in(memories[i]).pending
         match_tokens[i] = 0.0

@@ -9,10 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steersman.predictors.features import (
-    NUMPY,
-    Formulas,
-)
+from steersman.predictors.features import NUMPY, Formulas
 from steersman.traces.schema import Observation
 
 
@@ -28,15 +25,15 @@ def observe(
     """Assemble what a policy sees for one decision; `batch_features.py` does it for many.
 
     Args:
-        state: (..., n, STATE_WIDTH), see `predictors/ledger.py`.
-        request: (..., len(REQUEST_FEATURES)).
-        match_tokens: (..., n), prompt tokens believed cached on each replica.
-        now_s: (...,), the decision's time on the clock of SCRAPED_AT_S; 0-d for a single decision.
-        excluded: (..., n), replicas this request may not use (a retry elsewhere); None for none.
-        identity: (..., 2), see `predictors/identity.py`; None: unknown.
-        formulas: of the features; of a single decision it may be machine code.
+        state: (n, STATE_WIDTH), see `predictors/ledger.py`.
+        request: (len(REQUEST_FEATURES),).
+        match_tokens: (n,), prompt tokens believed cached on each replica.
+        now_s: (), the decision's time on the clock of SCRAPED_AT_S.
+        excluded: (n,), replicas this request may not use (a retry elsewhere); None for none.
+        identity: (2,), see `predictors/identity.py`; None: unknown.
+        formulas: of the features: numpy's, or machine code.
     """
     replicas, pool, mask = formulas.features(state, request, match_tokens, now_s, excluded)
     if identity is None:
-        identity = np.zeros((*mask.shape[:-1], 2), dtype=np.int64)
+        identity = np.zeros(2, dtype=np.int64)
     return Observation(replicas, request, pool, mask, identity, now_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
+from steersman.agents.evaluate.kept_lines import KeptLines
 
 
 @dataclass
@@ -22,25 +22,18 @@ class Notebook:
     key: str
     scores: dict[str, float] = field(default_factory=dict)
 
+    _lines: KeptLines | None = field(default=None, init=False, repr=False)
+
     def __post_init__(self) -> None:
-        if self.path is None or not self.path.exists():
+        if self.path is None:
             return
-        data = self.path.read_bytes()
-        if data and not data.endswith(b"\n"):  # cut short when a run was killed
-            with self.path.open("ab") as file:
-                file.write(b"\n")
-        for line in data.splitlines():
-            try:
-                entry = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
+        self._lines = KeptLines(self.path, "notebook")
+        for entry in self._lines.entries:
             if entry["task"] == self.key:
                 self.scores[entry["options"]] = entry["score"]
 
     def know(self, options: str, score: float) -> None:
         """Write a score down."""
         self.scores[options] = score
-        if self.path is not None:
-            entry = {"task": self.key, "options": options, "score": score}
-            with self.path.open("ab") as file:
-                file.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+        if self._lines is not None:
+            self._lines.add({"task": self.key, "options": options, "score": score})

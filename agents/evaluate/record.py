@@ -8,7 +8,6 @@ libraries calculate. Policies are those that `contestants` makes of their names.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -21,15 +20,16 @@ from steersman.agents.evaluate.constants import FOLDER
 from steersman.agents.evaluate.contestants import LEARNED
 from steersman.agents.evaluate.course import Protocol
 from steersman.agents.evaluate.figures import Figures
+from steersman.agents.evaluate.kept_lines import KeptLines
 from steersman.agents.evaluate.table import Cell, Run
 from steersman.agents.learned.shipped import load_shipped
-from steersman.traces.errors import ConfigError
+from steersman.predictors.code_cache import source_hash
 from steersman.traces.scenario import Scenario
 
 _DECIDE = ("traces", "predictors", "env", "agents")
 """Packages whose code and data decide what a run is."""
 _KINDS = (".py", ".yaml", ".parquet")
-_LIBRARIES = ("numpy", "numba", "onnxruntime")
+_LIBRARIES = ("numpy", "onnxruntime")
 
 
 class RunRecord:
@@ -44,23 +44,13 @@ class RunRecord:
     """
 
     def __init__(self, path: Path, models: str = "") -> None:
-        self._path = path
         self._models = models
+        self._lines = KeptLines(path, "record")
         self._known: dict[str, list[Run]] = {}
-        try:
-            data = path.read_bytes() if path.exists() else b""
-            with path.open("ab") as file:  # now, not when hours have been played
-                if data and not data.endswith(b"\n"):  # cut short when a run was killed
-                    file.write(b"\n")
-        except OSError as error:
-            raise ConfigError(
-                f"record '{path}': {error.strerror}; give a file of yours, in a folder that exists"
-            ) from None
-        for line in data.splitlines():
+        for entry in self._lines.entries:
             try:
-                entry = json.loads(line)
                 self._known[entry["of"]] = [_run(each) for each in entry["runs"]]
-            except (ValueError, KeyError, TypeError):
+            except (KeyError, TypeError):
                 continue
 
     def known(self, policy: str, scenario: Scenario, protocol: Protocol) -> list[Run]:
@@ -73,12 +63,7 @@ class RunRecord:
             own = [run for run in runs if run.policy == policy]
             name = self._name(policy, scenario, protocol)
             self._known[name] = own
-            entry = {"of": name, "runs": [asdict(run) for run in own]}
-            try:
-                with self._path.open("ab") as file:
-                    file.write(json.dumps(entry).encode() + b"\n")
-            except OSError as error:
-                raise ConfigError(f"record '{self._path}': {error.strerror}; make room for it") from None
+            self._lines.add({"of": name, "runs": [asdict(run) for run in own]})
 
     def _name(self, policy: str, scenario: Scenario, protocol: Protocol) -> str:
         models = self._models or (load_shipped().version if policy == LEARNED else "")
@@ -107,9 +92,6 @@ def _state() -> str:
 
 
 def contents_hash(folders: Collection[Path]) -> str:
-    """Of sources, settings and traces in these folders."""
-    digest = hashlib.sha256()
-    for path in sorted(path for each in folders for path in each.rglob("*")):
-        if path.suffix in _KINDS:
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+    """Of sources, settings and traces in these folders, and of who compiles them."""
+    paths = sorted(path for each in folders for path in each.rglob("*") if path.suffix in _KINDS)
+    return source_hash(path.name.encode() + path.read_bytes() for path in paths)

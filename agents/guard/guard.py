@@ -215,22 +215,20 @@ class Guard:
             return FallbackReason.NON_FINITE
         if heads is not None and disagrees(heads, self.settings.max_disagreement):
             return FallbackReason.DISAGREEMENT
-        may_wait = bool(observation.request[_PRIORITY] >= Priority.BATCH)
-        return self._poor(rows, choice, decision.choice, may_wait=may_wait)
+        return self._poor(rows, choice, decision.choice, observation.request)
 
-    def _poor(
-        self, rows: Float32, choice: int, replica: int, *, may_wait: bool
-    ) -> FallbackReason | None:
+    def _poor(self, rows: Float32, choice: int, replica: int, request: Float32) -> FallbackReason | None:
         """What is wrong with a choice that is allowed.
 
         Args:
             rows: of whom the mask allows.
             choice: the chosen one's place among the rows.
             replica: its place among all.
-            may_wait: the request is of a class that waits so that others need not.
+            request: its features.
         """
         is_costly = self._regret.is_costly(rows, choice)  # asked first: it counts every choice
-        if self._slow(rows, choice) and (not may_wait or self._regret.is_lost):
+        # Batch classes may wait, so that others need not.
+        if self._slow(rows, choice) and (request[_PRIORITY] < Priority.BATCH or self._regret.is_lost):
             return FallbackReason.SLOW_CHOICE
         if is_costly:
             return FallbackReason.COSTLY

@@ -51,6 +51,28 @@ class NetworkSettings(Settings):
     )
 
 
+Load = Annotated[Bounds, Field(description="arrival rate over saturation, drawn uniformly")]
+EpisodeRequests = Annotated[
+    int, Field(ge=20, description="decisions in one episode of a cluster, at least")
+]
+EpisodeTime = Annotated[
+    float, Field(ge=0, description="length of an episode, at least: a pool fills before it is busy")
+]
+ReuseEpisodeTime = Annotated[
+    float, Field(ge=0, description="the same where prompts share prefixes: caches fill more slowly")
+]
+BusyStretch = Annotated[
+    float,
+    Field(
+        ge=1,
+        description="factor on an episode's length at loads from 80 % on: queues grow for minutes there",
+    ),
+]
+MostRequests = Annotated[
+    int, Field(ge=20, description="decisions in one episode at most, whatever its length")
+]
+
+
 class PracticeSettings(Settings):
     """The random clusters a policy is trained on (`practice.py`)."""
 
@@ -58,33 +80,42 @@ class PracticeSettings(Settings):
     profiles: tuple[str, ...] = Field(
         (), description="hardware profiles to mix; empty: those of the scenario and its model's others"
     )
-    load: Bounds = Field((0.4, 1.5), description="arrival rate over saturation, drawn uniformly")
+    load: Load = (0.4, 1.5)
     scrape_interval_s: Bounds = Field(
         (0.1, 2.0), description="age of the engines' metrics, drawn log-uniformly"
     )
-    episode_requests: int = Field(
-        800, ge=20, description="decisions in one episode of a cluster, at least"
-    )
-    episode_s: float = Field(
-        90.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
-    )
-    reuse_episode_s: float = Field(
-        150.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
-    )
-    busy_stretch: float = Field(
-        1.0,
-        ge=1,
-        description="factor on an episode's length at loads from 80 % on: queues grow for minutes there",
-    )
-    most_requests: int = Field(
-        8000, ge=20, description="decisions in one episode at most, whatever its length"
-    )
+    episode_requests: EpisodeRequests = 800
+    episode_s: EpisodeTime = 90.0
+    reuse_episode_s: ReuseEpisodeTime = 150.0
+    busy_stretch: BusyStretch = 1.0
+    most_requests: MostRequests = 8000
     scenario_share: float = Field(
         0.5, ge=0, le=1, description="share of clusters that are the scenario's own replicas"
     )
     tight_share: float = Field(
         0.25, ge=0, le=1, description="share of the others whose engines run few sequences at once"
     )
+
+
+class EarlyPracticeSettings(PracticeSettings):
+    """Of the search's early generations: short episodes."""
+
+    load: Load = (0.6, 1.25)
+    episode_requests: EpisodeRequests = 1000
+    episode_s: EpisodeTime = 30.0
+    reuse_episode_s: ReuseEpisodeTime = 40.0
+    most_requests: MostRequests = 2000
+
+
+class WarmPracticeSettings(PracticeSettings):
+    """Of the search's later generations: what is played after the warm-up."""
+
+    load: Load = (0.5, 1.25)
+    episode_requests: EpisodeRequests = 1000
+    episode_s: EpisodeTime = 45.0
+    reuse_episode_s: ReuseEpisodeTime = 45.0
+    busy_stretch: BusyStretch = 2.0
+    most_requests: MostRequests = 7000
 
 
 class PPOSettings(Settings):
@@ -150,43 +181,6 @@ class CounterfactualSettings(Settings):
     check_rounds: int = Field(3, ge=1, description="rounds between two checks")
 
 
-class EarlyPracticeSettings(PracticeSettings):
-    """Of the search's early generations: short episodes."""
-
-    load: Bounds = Field((0.6, 1.25), description="arrival rate over saturation, drawn uniformly")
-    episode_requests: int = Field(
-        1000, ge=20, description="decisions in one episode of a cluster, at least"
-    )
-    episode_s: float = Field(
-        30.0, ge=0, description="length of an episode, at least: a pool fills before it is busy"
-    )
-    reuse_episode_s: float = Field(
-        40.0, ge=0, description="the same where prompts share prefixes: caches fill more slowly"
-    )
-    most_requests: int = Field(
-        2000, ge=20, description="decisions in one episode at most, whatever its length"
-    )
-
-
-class WarmPracticeSettings(PracticeSettings):
-    """Of the search's later generations: what is played after the warm-up."""
-
-    load: Bounds = Field((0.5, 1.25), description="arrival rate over saturation, drawn uniformly")
-    episode_requests: int = Field(
-        1000, ge=20, description="decisions in one episode of a cluster, at least"
-    )
-    episode_s: float = Field(45.0, ge=0, description="length of an episode, at least")
-    reuse_episode_s: float = Field(45.0, ge=0, description="the same where prompts share prefixes")
-    busy_stretch: float = Field(
-        2.0,
-        ge=1,
-        description="factor on an episode's length at loads from 80 % on: queues grow for minutes there",
-    )
-    most_requests: int = Field(
-        7000, ge=20, description="decisions in one episode at most, whatever its length"
-    )
-
-
 class EarlySettings(Settings):
     """Generations that come first, on short episodes of clusters that start empty: where all that takes
     minutes to show is not seen, but much is found at little cost."""
@@ -226,10 +220,10 @@ class EvolutionSettings(Settings):
         0.06, gt=0, description="cap on what one cluster counts for or against a candidate, in log J"
     )
     tail_weight: float = Field(
-        0.15, ge=0.0, description="what the slowest requests' mean TTFT counts, in log J of their log"
+        0.15, ge=0, description="what the slowest requests' mean TTFT counts, in log J of their log"
     )
     tail_allowance: float = Field(
-        1.0, gt=0.0, description="share of that under marginal cost, below which it counts no more"
+        1.0, gt=0, description="share of that under marginal cost, below which it counts no more"
     )
     averaged: float = Field(
         0.3, gt=0, le=1, description="share of the generations, the last ones, that the result averages"

@@ -34,7 +34,6 @@ from steersman.agents.learned.practice import Plan, Practice
 from steersman.agents.learned.weighing import SHAPE
 from steersman.agents.learned.weighing_code import weighed_costs
 from steersman.agents.parallel import Task, spread
-from steersman.env.cluster import Cluster
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Observation
@@ -75,15 +74,13 @@ class Evolution:
         jobs: int = 1,
     ) -> None:
         self._settings = settings
-        self._early = Practice(grounds, length, settings.early.practice)
-        self._late = Practice(grounds, length, settings.practice)
-        self._grounds = len(grounds)
+        self._grounds = grounds
+        self._length = length
         self._seed = seed
         self._jobs = jobs
-        first = settings.early if self._is_early(0) else settings
-        self._begin(start, first.spread, seed)
         self.told: list[list[float]] = []
         """What was compared, of each generation: enough, with the seed, to repeat the search."""
+        self._begin(start, seed)
 
     def step(self) -> Generation:
         """One generation."""
@@ -121,13 +118,17 @@ class Evolution:
         mean: NDArray[np.float64] = np.mean(self._means[-last:], axis=0).reshape(SHAPE)
         return mean
 
-    def _is_early(self, generation: int) -> bool:
-        return generation < self._settings.early.generations
+    @property
+    def _is_early(self) -> bool:
+        return len(self.told) < self._settings.early.generations
 
-    def _begin(self, start: NDArray[np.float64], spread: float, seed: int) -> None:
+    def _begin(self, start: NDArray[np.float64], seed: int) -> None:
+        """The early generations, or the others."""
         s = self._settings
+        phase = s.early if self._is_early else s
+        self._practice = Practice(self._grounds, self._length, phase.practice)
         mean = start.ravel().astype(np.float64)
-        self._search = CMA(mean=mean, sigma=spread, population_size=s.population, seed=seed)
+        self._search = CMA(mean=mean, sigma=phase.spread, population_size=s.population, seed=seed)
         self._means = [mean]
 
     def _ask(self) -> list[NDArray[np.float64]]:
@@ -138,7 +139,7 @@ class Evolution:
         self.told.append(values)
         self._means.append(self._search.mean.copy())
         if len(self.told) == self._settings.early.generations:
-            self._begin(self.result, self._settings.spread, self._seed + 1)
+            self._begin(self.result, self._seed + 1)
 
     def _aside(self, logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
         """From the candidates' median, bounded; (clusters, candidates)."""
@@ -150,9 +151,11 @@ class Evolution:
         """Every cluster of this generation under each set of coefficients, both (clusters, sets)."""
         rng = np.random.default_rng([self._seed, _EVOLUTION, len(self.told)])
         count, s = self._settings.clusters, self._settings
-        early = self._is_early(len(self.told))
-        practice, warmup_s = (self._early, (0.0, 0.0)) if early else (self._late, s.warmup_s)
-        plans = [practice.plan(rng, ground=i % self._grounds, warmup_s=warmup_s) for i in range(count)]
+        warmup_s = (0.0, 0.0) if self._is_early else s.warmup_s
+        plans = [
+            self._practice.plan(rng, ground=i % len(self._grounds), warmup_s=warmup_s)
+            for i in range(count)
+        ]
         # Alike in length and size they keep each other company to the end.
         order = sorted(range(count), key=lambda i: (plans[i].requests, len(plans[i].replicas)))
         size = max(1, TOGETHER // len(coefficients))
@@ -160,9 +163,7 @@ class Evolution:
         mean = self._search.mean.reshape(SHAPE)
 
         def task(group: Sequence[int]) -> Task[Played]:
-            return lambda _: self._play_group(
-                [practice.make(plans[i]) for i in group], [plans[i] for i in group], mean, coefficients
-            )
+            return lambda _: self._play_group([plans[i] for i in group], mean, coefficients)
 
         found = Played(*np.empty((2, count, len(coefficients))))
         for group, played in zip(
@@ -172,15 +173,12 @@ class Evolution:
         return found
 
     def _play_group(
-        self,
-        drawn: Sequence[Cluster],
-        plans: Sequence[Plan],
-        mean: NDArray[np.float64],
-        coefficients: NDArray[np.float64],
+        self, plans: Sequence[Plan], mean: NDArray[np.float64], coefficients: NDArray[np.float64]
     ) -> Played:
         """Both (plans, sets)."""
         begin_s, end_s = np.array([(plan.begin_s, plan.end_s) for plan in plans]).T
         alone = np.repeat(mean[None], len(plans), axis=0)
+        drawn = [self._practice.make(plan) for plan in plans]
         clusters = warm_up(drawn, _cheapest(alone), begin_s)
         sets = len(coefficients)
         everybody = [cluster for cluster in clusters for _ in range(sets)]

@@ -76,25 +76,23 @@ def test_one_episode_cannot_outvote_the_others() -> None:
     assert np.abs(search.told[0]).max() <= 2 * bound, "once for J, once for the tail"
 
 
-def test_the_weight_of_the_tail_decides_what_is_preferred() -> None:
-    told = []
-    for weight in (0.0, 1e6):
-        search = evolution(tail_weight=weight, tail_allowance=0.01)
+def told_without_and_with_tail(tail_allowance: float) -> list[list[float]]:
+    searches = [evolution(tail_weight=weight, tail_allowance=tail_allowance) for weight in (0.0, 1e6)]
+    for search in searches:
         search.step()
-        told.append(search.told[0])
-    by_j, by_both = map(np.array, told)
+    return [search.told[0] for search in searches]
+
+
+def test_the_weight_of_the_tail_decides_what_is_preferred() -> None:
+    by_j, by_both = (np.array(told) for told in told_without_and_with_tail(tail_allowance=0.01))
     assert not np.allclose(by_j, by_both)
     bound = SETTINGS.most_difference
     assert np.abs(by_both - by_j).max() <= bound + 1e-12, "the tail's part alone"
 
 
 def test_a_tail_that_is_short_enough_counts_no_more() -> None:
-    told = []
-    for weight in (0.0, 1e6):
-        search = evolution(tail_weight=weight, tail_allowance=1e3)
-        search.step()
-        told.append(search.told[0])
-    assert told[0] == told[1]
+    without, with_tail = told_without_and_with_tail(tail_allowance=1e3)
+    assert without == with_tail
 
 
 EARLY = EarlySettings(
