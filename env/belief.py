@@ -17,7 +17,15 @@ from steersman.env.jit import njit
 from steersman.env.kv import attach, cached, evict, release, share
 from steersman.env.memory import Memory
 from steersman.env.static_trace import StaticTrace
-from steersman.env.tables import facts_in, replicas_in, sequences_in
+from steersman.env.tables import (
+    common_in,
+    entries_in,
+    facts_in,
+    ledger_in,
+    replicas_in,
+    sequences_in,
+)
+from steersman.predictors.ledger import CACHE_OLDEST_S
 from steersman.traces.scenario import ReplicaSpec, Staleness
 
 
@@ -52,10 +60,11 @@ class Belief:
         match_believed(self.memory.address, record["hash_start"], record["hash_count"], matched)
         return matched
 
-    def insert(self, replica: int, row: int) -> None:
-        """A row's prompt was sent to `replica`: it holds it, most recently used."""
+    def insert(self, cluster: Memory, replica: int, row: int) -> None:
+        """A row's prompt was sent to `replica` of a cluster: it holds it, most recently used."""
         record = self._records[row]
-        believe(self.memory.address, replica, record["hash_start"], record["hash_count"])
+        start, count = record["hash_start"], record["hash_count"]
+        believe(self.memory.address, cluster.address, replica, start, count)
 
     def forget(self, replica: int) -> None:
         """The replica's cache is empty."""
@@ -85,12 +94,15 @@ def match_believed(memory: int, start: int, count: int, matched: NDArray[np.int6
 
 
 @njit
-def believe(memory: int, replica: int, start: int, count: int) -> None:
-    """A prompt with these hashes was sent there. One longer than the cache leaves its head."""
+def believe(memory: int, cluster: int, replica: int, start: int, count: int) -> None:
+    """A prompt with these hashes was sent to a cluster's replica. One longer than the cache leaves its
+    head. The cluster's ledger is told."""
     owner = replicas_in(memory)[replica]
-    blocks = min(count, owner.kv_blocks // owner.entry_blocks)
+    capacity = owner.kv_blocks // owner.entry_blocks
+    blocks = min(count, capacity)
     if blocks == 0:
         return
+    common_in(memory).now_s = common_in(cluster).now_s
     sequence = sequences_in(memory)[0]
     sequence.hash_start = start
     sequence.hashes = blocks
@@ -102,6 +114,10 @@ def believe(memory: int, replica: int, start: int, count: int) -> None:
     sequence.computed = sequence.prompt
     share(memory, replica, 0)
     release(memory, replica, 0)
+    oldest_s = -np.inf
+    if owner.cached_blocks >= capacity * owner.entry_blocks:
+        oldest_s = entries_in(memory)[replica, owner.lru_head].used_s
+    ledger_in(cluster)[replica, CACHE_OLDEST_S] = oldest_s
 
 
 @njit
@@ -118,4 +134,5 @@ def forget_lost(memory: int, cluster: int) -> None:
     for replica in range(owners.shape[0]):
         if believed[replica].losses != owners[replica].losses:
             forget(memory, replica)
+            ledger_in(cluster)[replica, CACHE_OLDEST_S] = -np.inf
             believed[replica].losses = owners[replica].losses

@@ -285,7 +285,7 @@ class Cluster:
         """The router's belief that a replica holds the prefix it was sent."""
         if self.belief is not None:
             self.belief.forget_lost(self.memory)
-            self.belief.insert(int(replica), row)
+            self.belief.insert(self.memory, int(replica), row)
 
     def finish(self, drain_s: float = 600.0) -> None:
         """Arrivals stop; what is in flight has so many seconds to end, the rest is unfinished.

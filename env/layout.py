@@ -228,6 +228,7 @@ ENTRY = np.dtype(
         ("start", "i8"),  # of a run: where its hashes are
         ("parent", "i4"),  # of a run: the one before it
         ("children", "i4"),  # of a run: those after it
+        ("used_s", "f8"),  # when the last user let go
     ],
     align=True,
 )

@@ -53,11 +53,13 @@ def gather(
     """
     matched = np.zeros(state.shape[1], dtype=np.int64)
     for i in range(memories.shape[0]):
+        row = common_in(memories[i]).pending
+        if row != NONE and beliefs[i] != 0:
+            forget_lost(beliefs[i], memories[i])
         ledger = ledger_in(memories[i])
         replicas = ledger.shape[0]
         state[i, :replicas] = ledger
         now_s[i] = common_in(memories[i]).now_s
-        row = common_in(memories[i]).pending
         match_tokens[i] = 0.0
         if row == NONE:
             request[i] = 0.0
@@ -65,7 +67,6 @@ def gather(
         request[i] = floats_at(tables[i] + row * request.shape[1] * 4, request.shape[1])
         if beliefs[i] != 0:
             source = trace_in(memories[i])[row]
-            forget_lost(beliefs[i], memories[i])
             match_believed(beliefs[i], source.hash_start, source.hash_count, matched)
             block_tokens = replicas_in(beliefs[i])[0].entry_tokens
             for r in range(replicas):
@@ -120,7 +121,7 @@ def dispatch_all(
         if slot != NONE and beliefs[i] != 0:
             source = trace_in(memories[i])[row]
             forget_lost(beliefs[i], memories[i])
-            believe(beliefs[i], choices[i], source.hash_start, source.hash_count)
+            believe(beliefs[i], memories[i], choices[i], source.hash_start, source.hash_count)
 
 
 @njit

@@ -13,7 +13,7 @@ import numpy as np
 
 from steersman.env.jit import inner
 from steersman.env.layout import NONE
-from steersman.env.tables import entries_in, replicas_in, table_in
+from steersman.env.tables import common_in, entries_in, replicas_in, table_in
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
@@ -114,6 +114,7 @@ def lru_push(memory: int, replica: int, entry: int) -> None:
     """Most recently used, and now evictable."""
     owner = replicas_in(memory)[replica]
     record = entries_in(memory)[replica, entry]
+    record.used_s = common_in(memory).now_s
     record.next = NONE
     record.previous = owner.lru_tail
     if owner.lru_tail == NONE:

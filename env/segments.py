@@ -205,6 +205,7 @@ def _cut(memory: int, replica: int, node: int, count: int) -> int:
     head.length = count
     head.parent = tail.parent
     head.children = 1
+    head.used_s = tail.used_s
     tail.start += count
     tail.length -= count
     tail.parent = added

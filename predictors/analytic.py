@@ -14,6 +14,7 @@ miss, what it inflicts on the requests already there, and a congestion term for 
         + n (prefill stall + output * slower step) / (typical output * TPOT_SLO), and their P(miss)
         + arrivals per second * own prefill * (prefill queue + own prefill / 2) / TTFT_SLO
         + best match in the pool * cost of computing what is not cached here
+        + tokens written there * chance that what they displace is asked for * time to compute a token
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ TIPPING_WEIGHT = 0.68
 CONGESTION_WEIGHT = 1.5
 """Weight of the congestion term in the marginal cost."""
 REUSE_WEIGHT = 2.7
-"""Weight of what a prefill evicts from the prefix cache.
+"""Weight of computing what is cached elsewhere."""
+EVICTION_WEIGHT = 50.0
+"""Weight of what is displaced from the prefix cache. By its definition it would be 1, but what has to be
+computed anew displaces other prefixes in turn, and delays everybody.
 
 These five were found together on the tuning parts of the nine standard scenarios: 3.7 % less J there
 than with 2, 1, 0.5, 1.5 and 2 (`configs/policies/tuned/all/marginal-cost.yaml`)."""
@@ -56,14 +60,20 @@ TERM_WEIGHTS = (
     TIPPING_WEIGHT,
     CONGESTION_WEIGHT,
     REUSE_WEIGHT,
+    EVICTION_WEIGHT,
 )
 """In the order of `Terms`."""
 _TERM_WEIGHTS = tuple(np.array(weight) for weight in TERM_WEIGHTS)
 MISS_COST = 2.0
 """Cost of a missed service level in J."""
+RETURN_S = 60.0
+"""Age at which a prefix that nobody has asked for is half as likely to be asked for again."""
+SPARE_USE = 0.1
+"""Share of the KV memory that is taken to be in use beyond what is: a prefix counts in an idle replica."""
 TTFT_SPREAD = 0.3
 TPOT_SPREAD = 0.12
 """Logistic scale of log(actual / predicted): how sure a prediction is."""
+_RETURN_S, _SPARE_USE = np.array(RETURN_S), np.array(SPARE_USE)
 _MISS_COST, _TPOT_SPREAD = np.array(MISS_COST), np.array(TPOT_SPREAD)
 
 
@@ -82,7 +92,10 @@ class Terms(NamedTuple):
     congestion_share: Array
     """Delay of the first token of those still to come, over its objective."""
     reuse_share: Array
-    """What computing the prefixes costs that this prefill evicts."""
+    """What computing here costs that is cached elsewhere, where as likely somebody asks for it again."""
+    eviction_share: Array
+    """Time to compute what is displaced from the prefix cache and will be asked for, over the objective
+    of a first token."""
 
 
 class Foreseen(NamedTuple):
@@ -102,6 +115,8 @@ class Foreseen(NamedTuple):
     """By how much its prefill lengthens the iterations of the others."""
     typical_output: Array
     """Tokens of an answer there, at least 1."""
+    displaced_tokens: Array
+    """Tokens in the prefix cache that this request displaces and somebody will ask for."""
 
 
 class Estimate(NamedTuple):
@@ -128,6 +143,7 @@ def estimate(
     output_mean: Array,
     ttft_slo_s: Array,
     tpot_slo_s: Array,
+    cache_age_s: Array,
 ) -> Estimate:
     """Cost of one request on every candidate.
 
@@ -136,6 +152,7 @@ def estimate(
         load: `load_of(columns)`.
         prompt_tokens, output_p50, output_mean, ttft_slo_s, tpot_slo_s: (..., 1), or () for one request.
         uncached_tokens: (..., n).
+        cache_age_s: (..., n), of `load.py`.
     """
     foreseen = foresee(
         columns,
@@ -146,6 +163,7 @@ def estimate(
         uncached_tokens,
         output_p50,
         output_mean,
+        cache_age_s,
     )
     ttft_share, tpot_share = foreseen.ttft_s / ttft_slo_s, foreseen.tpot_s / tpot_slo_s
     terms = terms_of(
@@ -157,6 +175,7 @@ def estimate(
         chance_met(tpot_share, TPOT_SPREAD),
         prompt_tokens,
         np.minimum.reduce(uncached_tokens, axis=-1, keepdims=True),
+        np.minimum.reduce(columns[L.PREFILL_TOKEN_S], axis=-1, keepdims=True),
         ttft_slo_s,
         tpot_slo_s,
     )
@@ -181,6 +200,7 @@ def foresee(
     uncached_tokens: Array,
     output_p50: Array,
     output_mean: Array,
+    cache_age_s: Array,
 ) -> Foreseen:
     """What one request would meet on every candidate, and do to the others there.
 
@@ -190,7 +210,8 @@ def foresee(
 
     Args:
         ttft_bias, tpot_bias: (..., n), by which factor outcomes exceed the estimates.
-        columns, load, prompt_tokens, uncached_tokens, output_p50, output_mean: see `estimate`.
+        columns, load, prompt_tokens, uncached_tokens, output_p50, output_mean, cache_age_s: see
+            `estimate`.
     """
     inflight = columns[L.INFLIGHT]
     prefilling = columns[L.INFLIGHT_PREFILL]
@@ -231,6 +252,15 @@ def foresee(
     # Arrivals (by Little's law) while it waits or is prefilled wait for its prefill, or for its slot.
     arrivals_per_s = queue / answer_s
     taken_s = np.maximum(own_prefill_s, leaves_s * (admission_s > queue_s))
+    # Who comes back does so within a minute or two: what nobody asked for in that time is no loss. Where
+    # running requests hold much of the memory, prefixes have less of it than the router believes.
+    overdue = cache_age_s / _RETURN_S
+    displaced_tokens = (
+        columns[L.MATCHED_SHARE]
+        * (uncached_tokens + output_mean)
+        * (load.kv_usage + _SPARE_USE)
+        / (_ONE + overdue * overdue)
+    )
     return Foreseen(
         raw_ttft_s,
         raw_tpot_s,
@@ -241,6 +271,7 @@ def foresee(
         own_prefill_s,
         own_stall_s,
         typical_output,
+        displaced_tokens,
     )
 
 
@@ -253,6 +284,7 @@ def terms_of(
     tpot_met: Array,
     prompt_tokens: Array,
     least_uncached: Array,
+    least_token_s: Array,
     ttft_slo_s: Array,
     tpot_slo_s: Array,
 ) -> Terms:
@@ -264,6 +296,7 @@ def terms_of(
         ttft_met, tpot_met: (..., n), `chance_met` of these.
         least_uncached: tokens to compute where most of the prompt is cached; like the rest, (..., 1) or
             () for one request.
+        least_token_s: time to compute a prompt's token where that is quickest.
     """
     # What is computed anew takes the place of other prefixes in the cache, as likely to be asked for
     # again as this prompt was to be found: somebody else will have to compute them.
@@ -282,6 +315,7 @@ def terms_of(
         tipping * inflicted_share,
         foreseen.congestion_s / ttft_slo_s,
         shared * computed,
+        foreseen.displaced_tokens * least_token_s / ttft_slo_s,
     )
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from steersman.predictors import analytic
 from steersman.predictors import ledger as L
-from steersman.predictors.load import Columns, Load, beside_replicas, columns_of, load_of
+from steersman.predictors.load import Columns, Load, beside_replicas, cache_age_s, columns_of, load_of
 from steersman.traces.schema import QuestionType, Request
 
 Float32 = NDArray[np.float32]
@@ -102,6 +102,7 @@ REPLICA_FEATURES: tuple[str, ...] = (
     "mean_tpot_s",
     "mean_e2e_s",
     "age_s",
+    "cache_age_s",
     "decode_base_s",
     "decode_seq_s",
     "decode_context_s",
@@ -111,6 +112,7 @@ REPLICA_FEATURES: tuple[str, ...] = (
     "gpu_memory_gib",
     "weights_gib",
     "base_weight",
+    "matched_share",
 )
 """Columns of `Observation.replicas`."""
 
@@ -147,6 +149,7 @@ _FROM_STATE = {
     "gpu_memory_gib": L.GPU_MEMORY_GIB,
     "weights_gib": L.WEIGHTS_GIB,
     "base_weight": L.BASE_WEIGHT,
+    "matched_share": L.MATCHED_SHARE,
 }
 """Features that are columns of the state as they are."""
 
@@ -312,9 +315,13 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
     load = load_of(columns)
     # Without dimensions it would be a number of Python's kind, which numpy is slower to accept.
     mean = np.asarray(analytic.mean_output(output, output_p90))
-    cost = analytic.estimate(columns, load, prompt, uncached, output, mean, ttft_slo, tpot_slo)
+    now = now_s[..., None]
+    cache_age = cache_age_s(columns, now)
+    cost = analytic.estimate(
+        columns, load, prompt, uncached, output, mean, ttft_slo, tpot_slo, cache_age
+    )
     computed = (
-        *seen(columns, load, cost, prompt, match, uncached, output, now_s[..., None]),
+        *seen(columns, load, cost, prompt, match, uncached, output, now, cache_age),
         *cost.terms,
         cost.marginal_cost,
     )
@@ -345,6 +352,7 @@ def seen(
     uncached_tokens: Float64,
     output_p50: Float64,
     now_s: Float64,
+    cache_age: Float64,
 ) -> tuple[Float64, ...]:
     """The features `SEEN`, in this order, (..., n) each.
 
@@ -352,6 +360,7 @@ def seen(
 
     Args:
         match: `believed_match`, (..., n); the rest of the prompt is uncached.
+        cache_age: `cache_age_s`, (..., n).
         prompt_tokens, output_p50, now_s: (..., 1), or () for one request.
     """
     return (
@@ -372,6 +381,7 @@ def seen(
         cost.inflicted_s,
         cost.congestion_s,
         np.minimum(np.maximum(now_s - columns[L.SCRAPED_AT_S], 0.0), MAX_AGE_S),
+        cache_age,
     )
 
 

@@ -56,8 +56,11 @@ HEALTHY = 29  # 1 or 0
 DRAINING = 30  # 1 or 0
 COLD_TTFT = 31  # outcomes still to pass before anything is learned: it has just come (back) up
 COLD_TPOT = 32
+# Its prefix cache, as believed (`prefix_index.py`).
+CACHE_OLDEST_S = 33  # when what it would give up next was last used; -inf: it has room
+MATCHED_SHARE = 34  # of a prompt sent there that it held, a running mean
 
-STATE_WIDTH = 33
+STATE_WIDTH = 35
 
 SMOOTHING = 0.1
 """Weight of a new outcome in the running means: about the last ten count."""
@@ -70,6 +73,8 @@ of 0.05 and no bound, and 30 % smaller where replicas saturate. A bias shared by
 hardware and model was worse (stragglers), one pooled from both no better."""
 BIAS_LIMIT = 1.6
 """Bound on |log bias|, a factor of five either way."""
+MATCH_SMOOTHING = 0.02
+"""Weight of a new prompt in `MATCHED_SHARE`: about the last fifty count."""
 COLD_OUTCOMES = 4.0
 """The first outcomes of a replica that has just come up: engines compile and fill their caches then."""
 
@@ -91,6 +96,7 @@ def new_row(profile: HardwareProfile) -> Row:
     row[WEIGHTS_GIB] = profile.model.weights_gib
     row[BASE_WEIGHT] = profile.hardware_factor / size_class(profile.model.parameters_b)
     row[SCRAPED_AT_S] = -np.inf
+    row[CACHE_OLDEST_S] = -np.inf
     row[HEALTHY] = 1.0
     return row
 
@@ -109,6 +115,8 @@ def on_dispatch(row: Row, prompt_tokens: float, uncached_tokens: float, output_p
     row[OUTPUT_TOKENS] += output_p50
     row[SINCE_SCRAPE] += 1.0
     row[TOKENS_SINCE_SCRAPE] += prompt_tokens
+    held = (prompt_tokens - uncached_tokens) / max(prompt_tokens, 1.0)
+    row[MATCHED_SHARE] += MATCH_SMOOTHING * (held - row[MATCHED_SHARE])
 
 
 def on_first_token(row: Row, uncached_tokens: float, ttft_s: float, estimated_ttft_s: float) -> None:

@@ -16,7 +16,10 @@ Array = NDArray[np.float64]
 Columns = tuple[Array, ...]
 """Of the state, STATE_WIDTH of them, (..., n) each."""
 
+MAX_CACHE_AGE_S = 3600.0
+
 _ZERO, _HALF, _ONE, _MOST_USE = np.array(0.0), np.array(0.5), np.array(1.0), np.array(1.5)
+_MAX_CACHE_AGE_S = np.array(MAX_CACHE_AGE_S)
 
 
 class Load(NamedTuple):
@@ -83,6 +86,17 @@ def load_of(columns: Columns) -> Load:
         sharers=sharers,
         mean_prompt=mean_prompt,
     )
+
+
+def cache_age_s(columns: Columns, now_s: Array) -> Array:
+    """For how long what a replica's prefix cache would give up next has not been used, (..., n);
+    `MAX_CACHE_AGE_S` where there is room, or it is longer.
+
+    Args:
+        now_s: (..., 1), or () for one request.
+    """
+    age_s: Array = np.minimum(np.maximum(now_s - columns[L.CACHE_OLDEST_S], _ZERO), _MAX_CACHE_AGE_S)
+    return age_s
 
 
 def beside_replicas(values: Array) -> Array:

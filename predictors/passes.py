@@ -40,7 +40,7 @@ from steersman.predictors.features import (
     seen,
     speed_ratio,
 )
-from steersman.predictors.load import load_of
+from steersman.predictors.load import cache_age_s, load_of
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -48,13 +48,14 @@ Bools = NDArray[np.bool_]
 Number = Any
 """A float: of one replica, or of the request. The formulas say arrays."""
 
-HELD = len(Foreseen._fields) + 2
-"""Numbers that the second pass needs of a replica: what is foreseen, the queue, tokens to compute."""
+HELD = len(Foreseen._fields) + 3
+"""Numbers that the second pass needs of a replica: what is foreseen, the queue, tokens to compute, and
+the time of one."""
 BIASES = slice(L.LOG_BIAS_TTFT, L.LOG_BIAS_TPOT + 1)
 """Columns of the state whose exponentials the first pass needs."""
 EXPONENTS = 1.0 / np.array([[TTFT_SPREAD], [TPOT_SPREAD]])
 """Of the powers between the passes, (2, 1)."""
-_QUEUE, _UNCACHED = HELD - 2, HELD - 1
+_QUEUE, _UNCACHED, _TOKEN_S = HELD - 3, HELD - 2, HELD - 1
 _FIRST_TERM = len(SEEN)
 _TTFT, _TPOT = 0, 1
 
@@ -96,6 +97,7 @@ def first_pass(
         match = believed_match(match_tokens[i], prompt)
         uncached = prompt - match
         load = load_of(columns)
+        cache_age = cache_age_s(columns, now_s)
         foreseen = foresee(
             columns,
             load,
@@ -105,15 +107,17 @@ def first_pass(
             uncached,
             output_p50,
             output_mean,
+            cache_age,
         )
         for there, column in KNOWN:
             features[i, there] = columns[column]
-        found = seen(columns, load, foreseen, prompt, match, uncached, output_p50, now_s)
+        found = seen(columns, load, foreseen, prompt, match, uncached, output_p50, now_s, cache_age)
         for k in range(len(SEEN)):
             features[i, COMPUTED[k]] = found[k]
         for k in range(len(foreseen)):
             held[i, k] = foreseen[k]
         held[i, _QUEUE], held[i, _UNCACHED] = load.queue, uncached
+        held[i, _TOKEN_S] = columns[L.PREFILL_TOKEN_S]
         mask[i] = is_open(columns[L.HEALTHY], columns[L.DRAINING]) and not excluded[i]
         odds[_TTFT, i] = bounded(foreseen.ttft_s / ttft_slo_s)
         odds[_TPOT, i] = bounded(foreseen.tpot_s / tpot_slo_s)
@@ -141,12 +145,15 @@ def second_pass(
     prompt: Number = float(request[INPUT_TOKENS])
     ttft_slo_s: Number = float(request[TTFT_SLO])
     tpot_slo_s: Number = float(request[TPOT_SLO])
-    least = held[0, _UNCACHED]
+    least, token_s = held[0, _UNCACHED], held[0, _TOKEN_S]
     for i in range(1, len(held)):
         least = np.minimum(least, held[i, _UNCACHED])
+        token_s = np.minimum(token_s, held[i, _TOKEN_S])
     for i in range(len(held)):
         row = held[i]
-        foreseen = Foreseen(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8])
+        foreseen = Foreseen(
+            row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9]
+        )
         terms = terms_of(
             foreseen,
             row[_QUEUE],
@@ -156,6 +163,7 @@ def second_pass(
             chance_of(odds[_TPOT, i]),
             prompt,
             least,
+            token_s,
             ttft_slo_s,
             tpot_slo_s,
         )

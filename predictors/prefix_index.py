@@ -11,6 +11,7 @@ event loop only, the simulator has one per cluster.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
@@ -33,7 +34,7 @@ class PrefixIndex:
 
     def __init__(self, capacities: Sequence[int]) -> None:
         self._capacities = [max(int(capacity), 0) for capacity in capacities]
-        self._held: list[OrderedDict[int, None]] = [OrderedDict() for _ in self._capacities]
+        self._held: list[OrderedDict[int, float]] = [OrderedDict() for _ in self._capacities]
         self._holders: dict[int, int] = {}
         self._everyone = (1 << len(self._capacities)) - 1
 
@@ -82,7 +83,14 @@ class PrefixIndex:
             alive, depth = still, held
         return matched
 
-    def insert(self, replica: int, hashes: Sequence[int]) -> None:
+    def oldest_s(self, replica: int) -> float:
+        """When the blocks that the next ones would displace were last used; -inf while there is room."""
+        held = self._held[replica]
+        if not held or len(held) < self._capacities[replica]:
+            return -math.inf
+        return next(iter(held.values()))
+
+    def insert(self, replica: int, hashes: Sequence[int], now_s: float) -> None:
         """A prompt with these blocks was sent to `replica`: it holds them, most recently used.
 
         A prompt longer than the capacity leaves its head.
@@ -96,8 +104,8 @@ class PrefixIndex:
             if block in held:
                 held.move_to_end(block)
             else:
-                held[block] = None
                 holders[block] = holders.get(block, 0) | bit
+            held[block] = now_s
         self._shrink(replica)
 
     def forget(self, replica: int) -> None:

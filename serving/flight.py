@@ -53,7 +53,7 @@ class Flight:
             self._delays.await_answer(self, route.dispatched_s, route.raw_ttft_s)
         L.on_dispatch(self._row, request.input_tokens, self._uncached, route.prepared.output_p50)
         if request.block_hashes:
-            fleet.prefixes.insert(route.replica.index, request.block_hashes)
+            fleet.believe(route.replica, request.block_hashes, route.dispatched_s)
 
     def depart(self) -> None:
         """Predict how long it will take, and let the router settle: nobody waits for either. Once only,

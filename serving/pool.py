@@ -10,6 +10,7 @@ there has ended, and only then to another one; what is decided meanwhile is deci
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,7 +135,7 @@ class Fleet:
         blocks = int(row[L.KV_CAPACITY_TOKENS]) // self.block_tokens
         if self._free:
             self._free.pop()
-            self.prefixes.resize(index, blocks)
+            self._resize(index, blocks)
         else:
             self._used += 1
             self.prefixes.add_replica(blocks)
@@ -194,7 +195,7 @@ class Fleet:
         """It is gone. Only once it is idle: its row is another one's next."""
         self.replicas = tuple(other for other in self.replicas if other is not replica)
         self.state[replica.index, L.HEALTHY] = 0.0
-        self.prefixes.forget(replica.index)
+        self._forget(replica)
         self.trust.forget(replica)
         if self._seat is not None:
             self._seat.name(replica.index, "")
@@ -249,6 +250,11 @@ class Fleet:
         blocks = self.prefixes.match(hashes).take(pool.rows)
         return np.multiply(blocks, self.block_tokens, dtype=np.float64)
 
+    def believe(self, replica: Replica, hashes: Sequence[int], now_s: float) -> None:
+        """A prompt with these block hashes was sent there, by the clock of the snapshots."""
+        self.prefixes.insert(replica.index, hashes, now_s)
+        self._matrix[replica.index, L.CACHE_OLDEST_S] = self.prefixes.oldest_s(replica.index)
+
     def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
         """(n,): replicas that a request may not use: those it has tried, those that asked to be left in
         peace, and those that `Trust` avoids while somebody else can take it."""
@@ -266,7 +272,7 @@ class Fleet:
         L.on_health(self.state, replica.index, healthy)
         self.eased()
         if not healthy:
-            self.prefixes.forget(replica.index)
+            self._forget(replica)
 
     def on_scrape(self, replica: Replica, metrics: EngineMetrics, now_s: float) -> None:
         """A scrape succeeded. What the engine says of its memory beats the profile."""
@@ -277,7 +283,17 @@ class Fleet:
         capacity = metrics.kv_capacity_tokens
         if capacity > 0.0 and capacity != row[L.KV_CAPACITY_TOKENS]:
             row[L.KV_CAPACITY_TOKENS] = capacity
-            self.prefixes.resize(replica.index, int(capacity) // self.block_tokens)
+            self._resize(replica.index, int(capacity) // self.block_tokens)
+
+    def _forget(self, replica: Replica) -> None:
+        """Its prefix cache is empty."""
+        self.prefixes.forget(replica.index)
+        self._matrix[replica.index, L.CACHE_OLDEST_S] = -math.inf
+
+    def _resize(self, index: int, blocks: int) -> None:
+        """A replica's prefix cache holds so many blocks."""
+        self.prefixes.resize(index, blocks)
+        self._matrix[index, L.CACHE_OLDEST_S] = self.prefixes.oldest_s(index)
 
     def describe(self, replica: Replica, now_s: float) -> ReplicaState:
         """One replica for people; in flight is what all workers have there."""

@@ -70,6 +70,7 @@ SPACES: Mapping[str, Space] = {
         "tipping_weight": Span(0.01, 10.0, log=True),
         "congestion_weight": Span(0.1, 20.0, log=True),
         "reuse_weight": Span(0.05, 20.0, log=True),
+        "eviction_weight": Span(1.0, 1000.0, log=True),
     },
     "llm-d-default": {
         "queue_weight": Span(0.02, 20.0, log=True),

@@ -38,7 +38,8 @@ _TERMS = {
     "inflicted_share": "the delay it brings to requests there",
     "tipping_share": "the risk that those miss theirs",
     "congestion_share": "the delay of requests to come",
-    "reuse_share": "cached prefixes that it evicts",
+    "reuse_share": "prefixes computed that are cached elsewhere",
+    "eviction_share": "cached prefixes that it displaces",
 }
 _CLEAR = 0.05
 """Share of all differences below which one is not worth a word."""

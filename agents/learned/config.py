@@ -95,6 +95,9 @@ class PracticeSettings(Settings):
     tight_share: float = Field(
         0.25, ge=0, le=1, description="share of the others whose engines run few sequences at once"
     )
+    lean_share: float = Field(
+        0.25, ge=0, le=1, description="share of the others whose engines have little KV memory"
+    )
 
 
 class EarlyPracticeSettings(PracticeSettings):

@@ -24,12 +24,17 @@ from steersman.traces.bootstrap import block_bootstrap
 from steersman.traces.errors import ConfigError
 from steersman.traces.scenario import ReplicaSpec, Scenario
 from steersman.traces.schema import HardwareProfile
+from steersman.traces.trace import Trace
 
 STRAGGLER_SHARE = 0.1
 """Share of replicas of a random pool that are slower than their hardware."""
 MOST_SLOWDOWN = 2.0
 FEWEST_SEQS = 8
 """Sequences that an engine of a tight pool runs at once, at least."""
+LEAST_MEMORY = 0.2
+"""Share of its profile's KV memory that an engine of a lean pool has, at least."""
+LEAST_REQUESTS = 3
+"""Of the longest requests of the trace, that fit that memory at once, at least."""
 MOST_IN_FLIGHT = 2048
 """Requests a cluster has room for from the start: clones that grow by themselves copy everything."""
 BUSY = 0.8
@@ -169,16 +174,21 @@ class _Field:
         self.reuses = ground.reuses
         self._replicas = settings.replicas
         self._tight_share = settings.tight_share
+        self._lean_share = settings.lean_share
+        self._least_kv_tokens = LEAST_REQUESTS * _longest_tokens(ground.source)
         self._profiles = _profiles(ground.scenario, settings)
 
     def mix(self, rng: np.random.Generator) -> tuple[ReplicaSpec, ...]:
         """Half of the replicas as in the scenario, half of other hardware under the same limits.
 
-        In a tight pool requests queue for slots rather than for compute or memory.
+        In a tight pool requests queue for slots rather than for compute or memory; in a lean one
+        prefixes do not stay cached for long.
         """
         low, high = self._replicas
         tight = rng.random() < self._tight_share
         share = float(np.exp(rng.uniform(np.log(1 / 32), 0.0))) if tight else 1.0
+        lean = rng.random() < self._lean_share
+        memory = float(np.exp(rng.uniform(np.log(LEAST_MEMORY), 0.0))) if lean else 1.0
         count = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
         specs = []
         for i in range(count):
@@ -190,11 +200,20 @@ class _Field:
                     max_num_seqs=like.max_num_seqs,
                     max_batched_tokens=like.max_batched_tokens,
                 )
-            profile = with_limits(profile, max_num_seqs=_fewer(profile.max_num_seqs, share))
+            kv_tokens = profile.kv_capacity_tokens
+            profile = with_limits(
+                profile,
+                max_num_seqs=_fewer(profile.max_num_seqs, share),
+                kv_capacity_tokens=max(int(memory * kv_tokens), min(self._least_kv_tokens, kv_tokens)),
+            )
             straggles = rng.random() < STRAGGLER_SHARE
             slowdown = float(rng.uniform(1.0, MOST_SLOWDOWN)) if straggles else 1.0
             specs.append(ReplicaSpec(f"{profile.gpu}-{i}", profile, slowdown))
         return tuple(specs)
+
+
+def _longest_tokens(source: Trace) -> int:
+    return int((source.input_tokens + source.output_tokens).max())
 
 
 def _fewer(max_num_seqs: int, share: float) -> int:

@@ -40,7 +40,12 @@ class MarginalCostOptions(Settings):
         default=analytic.CONGESTION_WEIGHT, ge=0.0, description="Weight of the delay of those to come."
     )
     reuse_weight: float = Field(
-        default=analytic.REUSE_WEIGHT, ge=0.0, description="Weight of the cached prefixes it evicts."
+        default=analytic.REUSE_WEIGHT, ge=0.0, description="Weight of computing what is cached elsewhere."
+    )
+    eviction_weight: float = Field(
+        default=analytic.EVICTION_WEIGHT,
+        ge=0.0,
+        description="Weight of the cached prefixes it displaces.",
     )
 
 
@@ -94,4 +99,5 @@ def _weights(options: MarginalCostOptions) -> tuple[float, ...]:
         options.tipping_weight,
         options.congestion_weight,
         options.reuse_weight,
+        options.eviction_weight,
     )

@@ -12,7 +12,7 @@ from steersman.env.cluster import Cluster
 from steersman.env.profiles import load_profile
 from steersman.predictors import analytic
 from steersman.predictors import ledger as L
-from steersman.predictors.load import columns_of, load_now
+from steersman.predictors.load import MAX_CACHE_AGE_S, cache_age_s, columns_of, load_now
 from steersman.traces.scenario import ReplicaSpec
 from steersman.traces.schema import HardwareProfile, Request
 from steersman.traces.trace import Trace
@@ -40,6 +40,7 @@ def estimate(
     cached: float | Float64 = 0.0,
     output: float = 200.0,
     mean: float | None = None,
+    now_s: float = 0.0,
 ) -> analytic.Estimate:
     state = np.stack(rows)
     one = np.ones(1)
@@ -52,6 +53,7 @@ def estimate(
         one * (output if mean is None else mean),
         one * 1.0,
         one * 0.05,
+        cache_age_s(columns_of(state), one * now_s),
     )
 
 
@@ -88,8 +90,9 @@ def test_a_steady_replica_decodes_about_as_fast_as_the_engine() -> None:
         load = load_now(cluster.state)
         one = np.ones(1)
         columns = columns_of(cluster.state)
+        age_s = cache_age_s(columns, one * cluster.now_s)
         cost = analytic.estimate(
-            columns, load, one * 1000, one * 1000, one * 200, one * 200, one, one * 0.05
+            columns, load, one * 1000, one * 1000, one * 200, one * 200, one, one * 0.05, age_s
         )
         predicted.append((cost.raw_ttft_s[0], cost.raw_tpot_s[0]))
         assert seen.mask.all()
@@ -229,3 +232,48 @@ def test_dead_reckoning_carries_on_from_the_last_scrape() -> None:
     assert load.kv_usage[0] == pytest.approx(0.5 + 1000.0 / A100.kv_capacity_tokens)
     L.on_finish(state, 1000.0, 200.0, 200.0, 5.0, 0.02, 0.02)
     assert load_now(state[None]).queue[0] == 12.0
+
+
+def cached_row(oldest_s: float, matched_share: float, kv_usage: float) -> Float64:
+    """A replica whose prefix cache would next give up what was last used at `oldest_s`."""
+    state = row()
+    L.on_scrape(state, 0.0, 0.0, 0.0, kv_usage)
+    state[L.CACHE_OLDEST_S] = oldest_s
+    state[L.MATCHED_SHARE] = matched_share
+    return state
+
+
+def test_a_cache_with_room_loses_nothing() -> None:
+    states = cached_row(-np.inf, 0.8, 0.5), cached_row(90.0, 0.8, 0.5)
+    ages_s = cache_age_s(columns_of(np.stack(states)), np.full(1, 100.0))
+    assert ages_s.tolist() == [MAX_CACHE_AGE_S, 10.0]
+    shares = estimate(*states, now_s=100.0).terms.eviction_share
+    assert shares[0] < 1e-3 * shares[1]
+
+
+def test_what_is_displaced_is_priced_by_how_likely_it_is_asked_for() -> None:
+    # At an age of RETURN_S every second token will be asked for, of the share that ever is.
+    state = cached_row(100.0, 0.8, 0.5)
+    share = estimate(state, prompt=1000.0, cached=400.0, output=200.0, now_s=100.0 + analytic.RETURN_S)
+    expected = 0.8 * (600.0 + 200.0) * (0.5 + analytic.SPARE_USE) / 2.0 * A100.prefill_token_s
+    assert share.terms.eviction_share[0] == pytest.approx(expected)
+
+
+def test_traffic_that_shares_nothing_displaces_nothing_of_worth() -> None:
+    state = cached_row(90.0, 0.0, 0.9)
+    assert estimate(state, now_s=100.0).terms.eviction_share[0] == 0.0
+
+
+@given(
+    age_s=st.floats(0.0, 1000.0),
+    older=st.floats(0.0, 1000.0),
+    shares=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
+)
+def test_younger_caches_and_more_reuse_make_it_dearer(
+    age_s: float, older: float, shares: tuple[float, float]
+) -> None:
+    low, high = sorted(shares)
+    young, old = cached_row(-age_s, low, 0.5), cached_row(-age_s - older, low, 0.5)
+    reused = cached_row(-age_s, high, 0.5)
+    dear = estimate(young, old, reused).terms.eviction_share
+    assert dear[2] >= dear[0] >= dear[1]

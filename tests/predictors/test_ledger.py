@@ -103,3 +103,14 @@ def test_a_new_replica_believes_its_peers_of_the_same_hardware_and_model() -> No
     L.on_health(state, 1, True)
     assert state[1, L.LOG_BIAS_TPOT] == pytest.approx(math.log(0.5), abs=0.02), "its own is better"
     assert state[4, L.LOG_BIAS_TPOT] == 0.0
+
+
+def test_the_share_of_prompts_that_were_cached_is_a_running_mean() -> None:
+    state = L.new_row(A100)
+    for _ in range(400):
+        L.on_dispatch(state, 1000.0, 250.0, 50.0)
+    assert state[L.MATCHED_SHARE] == pytest.approx(0.75, rel=0.001)
+    L.on_dispatch(state, 1000.0, 1000.0, 50.0)
+    assert state[L.MATCHED_SHARE] == pytest.approx(0.75 * (1.0 - L.MATCH_SMOOTHING), rel=0.001)
+    L.on_dispatch(state, 0.0, 0.0, 50.0)
+    assert 0.0 < state[L.MATCHED_SHARE] < 1.0

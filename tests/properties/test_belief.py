@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steersman.env.cluster import Cluster
+from steersman.predictors import ledger as L
 from steersman.predictors.prefix_index import PrefixIndex
 from tests.env.worlds import request, small_profile, specs, trace_of
 
@@ -47,8 +48,10 @@ def test_the_compiled_belief_is_the_routers(
     for row in range(len(trace)):
         hashes = trace.block_hashes[trace.block_offsets[row] : trace.block_offsets[row + 1]].tolist()
         assert np.array_equal(belief.match(row), index.match(hashes))
-        belief.insert(row % 2, row)
-        index.insert(row % 2, hashes)
+        cluster.memory.cluster["now_s"] = float(row)
+        belief.insert(cluster.memory, row % 2, row)
+        index.insert(row % 2, hashes, float(row))
+        assert cluster.state[row % 2, L.CACHE_OLDEST_S] == index.oldest_s(row % 2)
         if row % 7 == 6:
             belief.forget(0)
             index.forget(0)

@@ -81,7 +81,7 @@ async def test_a_check_takes_a_replica_out_and_back() -> None:
             assert await check.step(0.0) == settings.health.interval_s
             assert row[L.HEALTHY] == 1.0
             assert parts.fleet.replicas[0].cards["m"]["owned_by"] == "b0"
-            parts.fleet.prefixes.insert(0, (1, 2, 3))
+            parts.fleet.believe(parts.fleet.replicas[0], (1, 2, 3), 0.0)
             fleet[0].health_status = 503
             for _ in range(3):
                 await check.step(0.0)

@@ -79,7 +79,7 @@ async def test_a_row_is_not_used_again_while_a_request_is_there() -> None:
     old = rig.fleet.replicas[0]
     row = rig.fleet.state[old.index]
     L.on_dispatch(row, 100, 100, 50)
-    rig.fleet.prefixes.insert(old.index, (1, 2, 3))
+    rig.fleet.believe(old, (1, 2, 3), 0.0)
     await rig.tell("x", [backend("b")])
     assert [r.id for r in rig.fleet.replicas] == ["a", "b"]
     assert rig.taking == {"b"}

@@ -80,7 +80,7 @@ def test_who_is_avoided() -> None:
 
 def test_matches_are_in_tokens_and_in_the_order_of_the_pool() -> None:
     made = fleet(backend("a", "x"), backend("b", "y"), backend("c", "y"))
-    made.prefixes.insert(2, (1, 2, 3))
+    made.believe(made.replicas[2], (1, 2, 3), 0.0)
     assert made.match_tokens(made.pools["y"], (1, 2, 9)).tolist() == [0.0, 32.0]
     assert made.match_tokens(made.pools["y"], ()).tolist() == [0.0, 0.0]
 

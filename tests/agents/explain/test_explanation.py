@@ -119,7 +119,7 @@ def test_the_best_comes_first_and_the_second_best_is_named() -> None:
 def test_a_cached_prompt_is_a_reason() -> None:
     parts = parts_for("marginal-cost", 3)
     hashes = tuple(range(1, 200))
-    parts.fleet.prefixes.insert(0, hashes)
+    parts.fleet.prefixes.insert(0, hashes, 0.0)
     told = explained(route_of(parts, 3200, hashes))
     assert told.replica == "r0"
     assert any("of the prompt cached, not 0%" in sentence for sentence in told.reasons)

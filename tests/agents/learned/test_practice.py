@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from steersman.agents.learned.config import PracticeSettings
-from steersman.agents.learned.practice import BUSY, FEWEST_SEQS, MOST_WARMUP, Practice
+from steersman.agents.learned.practice import BUSY, FEWEST_SEQS, LEAST_MEMORY, MOST_WARMUP, Practice
+from steersman.env.profiles import load_profile
 from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
 from tests.agents.learned.scenes import ground, make_practice, scenario
@@ -36,6 +37,27 @@ def test_engines_of_tight_pools_run_few_sequences(tight_share: float) -> None:
     assert min(slots) >= min(FEWEST_SEQS, *usual)
     assert (slots <= usual) == (tight_share == 0.0)
     assert all(len({spec.profile.max_num_seqs for spec in pool}) <= len(usual) for pool in pools)
+
+
+@pytest.mark.parametrize("lean_share", [0.0, 1.0])
+def test_engines_of_lean_pools_have_little_memory(lean_share: float) -> None:
+    settings = PracticeSettings(
+        replicas=(2, 3), episode_requests=20, episode_s=0.0, scenario_share=0.0, lean_share=lean_share
+    )
+    practice = make_practice(settings)
+    rng = np.random.default_rng(0)
+    specs = [spec for _ in range(20) for spec in practice.draw(rng).replicas]
+    shares = np.array(
+        [
+            spec.profile.kv_capacity_tokens / load_profile(spec.profile.name).kv_capacity_tokens
+            for spec in specs
+        ]
+    )
+    assert shares.max() <= 1.0
+    assert shares.min() >= LEAST_MEMORY - 0.01
+    assert (shares.min() < 0.5) == (lean_share == 1.0)
+    longest = practice._fields[0]._least_kv_tokens
+    assert min(spec.profile.kv_capacity_tokens for spec in specs) >= longest
 
 
 def test_a_share_of_the_draws_is_the_scenario_itself() -> None:

@@ -18,6 +18,7 @@ OPTIONS = {
     "tipping_weight": ("tipping_share",),
     "congestion_weight": ("congestion_share",),
     "reuse_weight": ("reuse_share",),
+    "eviction_weight": ("eviction_share",),
 }
 """And the terms whose weights they are."""
 COST = REPLICA_INDEX["marginal_cost"]
