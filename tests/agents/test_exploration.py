@@ -27,6 +27,7 @@ SHARE = 0.2
 DRAWS = 4000
 TTFT = REPLICA_INDEX["ttft_s"]
 AGE = REPLICA_INDEX["age_s"]
+QUEUE = REPLICA_INDEX["queue"]
 OUTSIDE = GuardSettings(max_outside_share=1.0, max_disagreement=1.0, deadline_ms=1e6, cost_slack=1e9)
 """Observations drawn at random lie outside of what the small test policy was trained on."""
 STALE = {"max_age_s": 0.05, "fallbacks": ("p2c",)}
@@ -54,9 +55,10 @@ def at_home(seed: int) -> Policy:
 
 
 def even(n: int = 5, allowed: int = 4) -> Observation:
-    """Replicas that differ, none of them far slower than another, with fresh metrics."""
+    """Replicas that differ, none of them far slower or busier than another, with fresh metrics."""
     seen = sample_observation(np.random.default_rng(7), n, allowed=allowed)
     seen.replicas[:, AGE] = 0.1
+    seen.replicas[:, QUEUE] = 2.0
     seen.replicas[:, TTFT] = np.linspace(0.1, 0.3, n)
     return seen
 

@@ -11,13 +11,14 @@ from steersman.traces.errors import ConfigError
 from tests.agents.learned.scenes import SMALL, make_practice
 
 SETTINGS = CounterfactualSettings(clusters=4, states=12, minibatch=32)
+SEED = 1
 
 
 @pytest.fixture(scope="module")
 def states() -> States:
     torch.manual_seed(0)
     network = RoutingNetwork(NetworkSettings())
-    return collect(make_practice(), network, SETTINGS, np.random.default_rng(0))
+    return collect(make_practice(), network, SETTINGS, np.random.default_rng(SEED))
 
 
 def test_states_are_what_the_policy_met(states: States) -> None:
@@ -39,14 +40,14 @@ def test_states_are_what_the_policy_met(states: States) -> None:
 def test_the_same_seed_collects_the_same(states: States) -> None:
     torch.manual_seed(0)
     network = RoutingNetwork(NetworkSettings())
-    again = collect(make_practice(), network, SETTINGS, np.random.default_rng(0))
+    again = collect(make_practice(), network, SETTINGS, np.random.default_rng(SEED))
     torch.testing.assert_close(again.added, states.added, rtol=0.0, atol=0.0)
 
 
 def test_processes_collect_what_one_collects(states: States) -> None:
     torch.manual_seed(0)
     network = RoutingNetwork(NetworkSettings())
-    again = collect(make_practice(), network, SETTINGS, np.random.default_rng(0), jobs=2)
+    again = collect(make_practice(), network, SETTINGS, np.random.default_rng(SEED), jobs=2)
     for name, tensor in vars(states).items():
         torch.testing.assert_close(getattr(again, name), tensor, rtol=0.0, atol=0.0)
 
@@ -71,7 +72,7 @@ def test_improvement_lowers_what_the_choices_add(states: States) -> None:
 def test_pools_of_one_replica_teach_nothing_and_say_so() -> None:
     practice = make_practice(SMALL.model_copy(update={"replicas": (1, 1), "scenario_share": 0.0}))
     with pytest.raises(ConfigError, match="pools of two replicas"):
-        collect(practice, RoutingNetwork(NetworkSettings()), SETTINGS, np.random.default_rng(0))
+        collect(practice, RoutingNetwork(NetworkSettings()), SETTINGS, np.random.default_rng(SEED))
 
 
 def test_heads_learn_different_things(states: States) -> None:
