@@ -247,7 +247,7 @@ class EvolutionSettings(Settings):
         if self.generations is not None and 0 < self.generations <= self.early.generations:
             raise ValueError(
                 f"early.generations = {self.early.generations} leaves none of "
-                f"generations = {self.generations} for warm clusters; give more, or fewer early ones"
+                f"generations = {self.generations} for longer episodes; give more, or fewer early ones"
             )
         return self
 

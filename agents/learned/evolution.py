@@ -1,12 +1,12 @@
 """Evolution of the term weights on the goal itself: J of whole episodes, and their slowest requests.
 
 Each generation draws new clusters, and every candidate plays all of them, so that candidates differ by
-what they do and not by whom they met. Early generations start from empty clusters. Later a cluster is
-warm when its candidates part, since the search's mean has played it up to there: in a pool that is still
-filling it pays to fill all replicas alike, and what that leads to shows only minutes later. The search
-is CMA-ES (Hansen and Ostermeier, "Completely derandomized self-adaptation in evolution strategies",
-2001): it needs only the order of the candidates, and grows along directions that keep paying. What is
-compared is
+what they do and not by whom they met. A cluster is warm when its candidates part, since the search's mean
+has played it up to there: in a pool that is still filling it pays to fill all replicas alike, and caches
+have room for everybody; what that leads to shows only minutes later. Early generations play short
+episodes, which are cheap. The search is CMA-ES (Hansen and Ostermeier, "Completely derandomized
+self-adaptation in evolution strategies", 2001): it needs only the order of the candidates, and grows
+along directions that keep paying. What is compared is
 
     mean over clusters of  clip(d log J) + clip(tail_weight * d log max(T, tail_allowance * T0)),
 
@@ -151,9 +151,8 @@ class Evolution:
         """Every cluster of this generation under each set of coefficients, both (clusters, sets)."""
         rng = np.random.default_rng([self._seed, _EVOLUTION, len(self.told)])
         count, s = self._settings.clusters, self._settings
-        warmup_s = (0.0, 0.0) if self._is_early else s.warmup_s
         plans = [
-            self._practice.plan(rng, ground=i % len(self._grounds), warmup_s=warmup_s)
+            self._practice.plan(rng, ground=i % len(self._grounds), warmup_s=s.warmup_s)
             for i in range(count)
         ]
         # Alike in length and size they keep each other company to the end.

@@ -67,7 +67,6 @@ CANDIDATE_SIGNALS = (
     Signal("batch_use", 0.05, 0.3, 1.0),
     Signal("queue", 1.0, 2.0, 1.5),
     Signal("cache_age_s", 5.0, 100.0, 1.2),
-    Signal("matched_share", 0.05, 0.3, 1.0),
 )
 """Of REPLICA_FEATURES."""
 MOST_SIGNAL = 3.0

@@ -114,14 +114,14 @@ def test_after_the_early_generations_it_begins_anew_where_they_came_to() -> None
     np.testing.assert_allclose(again.result, found, atol=1e-6)
 
 
-def test_early_generations_start_from_empty_clusters() -> None:
+def test_early_generations_are_warm_too() -> None:
     cold, early, warm = (
         evolution(warmup_s=(0.0, 0.0)),
         evolution(early=EARLY, warmup_s=(5.0, 5.0)),
         evolution(warmup_s=(5.0, 5.0)),
     )
-    assert cold.step() == early.step() != warm.step()
-    assert cold.told == early.told != warm.told
+    assert warm.step() == early.step() != cold.step()
+    assert warm.told == early.told != cold.told
 
 
 def test_warm_clusters_were_played_by_the_mean_up_to_their_episode(
