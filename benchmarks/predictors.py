@@ -131,7 +131,7 @@ def timings(*, calls: int) -> list[Row]:
     hashes = tuple(range(1, 513))
     index = PrefixIndex([100_000] * 64)
     for replica in range(64):
-        index.insert(replica, hashes[: 8 * replica])
+        index.insert(replica, hashes[: 8 * replica], 0.0)
     bodies = {
         size: {"model": "m", "messages": [{"role": "user", "content": ("What is the tide? " * repeats)}]}
         for size, repeats in (("4kb", 228), ("100kb", 5_556), ("10mb", 555_556))

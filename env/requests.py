@@ -16,19 +16,11 @@ from steersman.predictors.features import LENGTH_FEATURES, REQUEST_FEATURES
 from steersman.predictors.identity import trace_identities
 from steersman.predictors.objectives import slo_columns
 from steersman.traces.errors import TraceError
-from steersman.traces.schema import Priority
+from steersman.traces.schema import CLASS_WEIGHTS, Priority
 from steersman.traces.trace import Trace
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
-
-CLASS_WEIGHTS = {
-    Priority.INTERACTIVE: 1.0,
-    Priority.SEMI_INTERACTIVE: 1.0,
-    Priority.BATCH: 0.25,
-    Priority.BACKGROUND: 0.25,
-}
-"""Weight of a request in J (EVALUATION, "Requests and service levels")."""
 
 
 @dataclass(frozen=True, slots=True)

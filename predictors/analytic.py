@@ -69,7 +69,7 @@ MISS_COST = 2.0
 RETURN_S = 60.0
 """Age at which a prefix that nobody has asked for is half as likely to be asked for again."""
 SPARE_USE = 0.1
-"""Share of the KV memory that is taken to be in use beyond what is: a prefix counts in an idle replica."""
+"""Share of the KV memory that is taken to be in use beyond what is: idle replicas lose prefixes too."""
 TTFT_SPREAD = 0.3
 TPOT_SPREAD = 0.12
 """Logistic scale of log(actual / predicted): how sure a prediction is."""

@@ -24,6 +24,15 @@ class Priority(IntEnum):
     BACKGROUND = 3
 
 
+CLASS_WEIGHTS = {
+    Priority.INTERACTIVE: 1.0,
+    Priority.SEMI_INTERACTIVE: 1.0,
+    Priority.BATCH: 0.25,
+    Priority.BACKGROUND: 0.25,
+}
+"""Weight of a request in J (docs/evaluation.md)."""
+
+
 class Batching(StrEnum):
     """What an engine's iterations are made of."""
 

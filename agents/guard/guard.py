@@ -19,7 +19,7 @@ from steersman.agents.policy import NO_CANDIDATE, Policy
 from steersman.agents.ranges import Ranges
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_INDEX
 from steersman.traces.errors import ConfigError
-from steersman.traces.schema import Decision, Observation, Priority
+from steersman.traces.schema import CLASS_WEIGHTS, Decision, Observation, Priority
 
 Float32 = NDArray[np.float32]
 Clock = Callable[[], float]
@@ -29,6 +29,7 @@ _AGE = REPLICA_INDEX["age_s"]
 _TTFT = REPLICA_INDEX["ttft_s"]
 _QUEUE = REPLICA_INDEX["queue"]
 _PRIORITY = REQUEST_INDEX["priority"]
+_BATCH_WEIGHT = CLASS_WEIGHTS[Priority.BATCH]
 
 
 @runtime_checkable
@@ -163,7 +164,11 @@ class Guard:
             return None, FallbackReason.LATCHED
         probing = self.latched
         decision, reason = self._consult(self._policy, observation, rows, now_s)
-        self._latch.record(now_s, tripped=reason is not None and not self._is_passing(reason))
+        tripped = reason is not None and not self._is_passing(reason)
+        self._latch.record(now_s, tripped=tripped)
+        if tripped and self._latch.state is LatchState.HOLDING:
+            # Else what closed the latch would count for as long as nobody else's choices are counted.
+            self._regret.forget()
         if reason is None and probing:
             return None, FallbackReason.LATCHED
         return decision, reason
@@ -226,9 +231,11 @@ class Guard:
             replica: its place among all.
             request: its features.
         """
-        is_costly = self._regret.is_costly(rows, choice)  # asked first: it counts every choice
+        may_wait = not request[_PRIORITY] < Priority.BATCH
+        # Asked first: it counts every choice.
+        is_costly = self._regret.is_costly(rows, choice, _BATCH_WEIGHT if may_wait else 1.0)
         # Batch classes may wait, so that others need not.
-        if self._slow(rows, choice) and (request[_PRIORITY] < Priority.BATCH or self._regret.is_lost):
+        if self._slow(rows, choice) and (not may_wait or self._regret.is_lost):
             return FallbackReason.SLOW_CHOICE
         if is_costly:
             return FallbackReason.COSTLY

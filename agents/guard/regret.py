@@ -11,6 +11,8 @@ from steersman.predictors.features import REPLICA_INDEX
 
 Float32 = NDArray[np.float32]
 
+LEAST = 0.15
+"""Share of the window's weight that it takes to judge: a sixth of its decisions, of weight 1."""
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 
 
@@ -20,9 +22,13 @@ class RegretWatch:
     A sound policy may well choose what the marginal cost would not, here and there. One whose choices
     are on average worse, by that measure, than the better of two replicas drawn at random has lost its
     way, however finite and unanimous its scores are. Two means are kept, of what a choice costs beyond
-    the cheapest candidate, and of what the better of two would; the last `window` decisions weigh most::
+    the cheapest candidate, and of what the better of two would; the last `window` decisions weigh most,
+    each by its request's weight in J: near saturation batch requests are sent where they cost most, so
+    that others need not wait::
 
-        mean <- mean + (value - mean) / window
+        sum <- sum + weight (value - sum) / window        mean = sum / (the same sum of ones)
+
+    With less than `LEAST` of those ones the means say nothing.
 
     Args:
         window: decisions that the means remember, about.
@@ -33,23 +39,18 @@ class RegretWatch:
         self._rate = 1.0 / window
         self._slack = slack
         self._weights: Float32 = np.zeros(0, dtype=np.float32)
-        self._own = self._of_two = self._excess = 0.0
-        self._last: tuple[Float32, float] | None = None
-        """Costs of the candidates and `beyond_cheapest`, as long as the last choice is not counted."""
+        self._excess = 0.0
+        self._last: tuple[Float32, float, float] | None = None
+        """Costs of the candidates, `beyond_cheapest` and the request's weight, as long as the last
+        choice is not counted."""
+        self.forget()
         self.beyond_cheapest = 0.0
         """What the last choice cost beyond the cheapest candidate; NaN where a cost is none."""
 
-    @property
-    def own(self) -> float:
-        """Mean of what the choices cost beyond the cheapest candidate, in units of J."""
-        self.settle()
-        return self._own
-
-    @property
-    def of_two(self) -> float:
-        """The same of the better of two."""
-        self.settle()
-        return self._of_two
+    def forget(self) -> None:
+        """Judge anew."""
+        self._last = None
+        self._own = self._of_two = self._ones = 0.0
 
     @property
     def excess(self) -> float:
@@ -60,19 +61,21 @@ class RegretWatch:
     @property
     def is_lost(self) -> bool:
         """Whether choices have been too dear on average."""
-        return self.own > self.of_two + self._slack
+        self.settle()
+        return self._ones >= LEAST and self._own > self._of_two + self._slack * self._ones
 
-    def is_costly(self, rows: Float32, choice: int) -> bool:
+    def is_costly(self, rows: Float32, choice: int, weight: float) -> bool:
         """One more choice; whether it is too dear, and most others of late were.
 
         Args:
             rows: (n, len(REPLICA_FEATURES)), of whom the mask allows.
             choice: the chosen one's place among them.
+            weight: of the request in J.
         """
         self.settle()
         cost = rows[:, _MARGINAL_COST].copy()
         own = self.beyond_cheapest = float(cost[choice]) - float(cost[cost.argmin()])
-        self._last = cost, own
+        self._last = cost, own, weight
         # Nearly always: who costs no more than the cheapest and the slack does not exceed the better of
         # two by it. So what that would have cost is left for later: at the latest, for the next choice.
         if not own > self._slack:
@@ -83,7 +86,7 @@ class RegretWatch:
         """Count the last choice, if it has not been."""
         if self._last is None:
             return
-        (cost, own), self._last = self._last, None
+        (cost, own, weight), self._last = self._last, None
         cost.sort()
         if len(cost) != len(self._weights):
             self._weights = better_of_two_weights(len(cost))
@@ -93,8 +96,10 @@ class RegretWatch:
         if not (math.isfinite(own) and math.isfinite(of_two)):
             self._excess = math.nan
             return
-        self._own += self._rate * (own - self._own)
-        self._of_two += self._rate * (of_two - self._of_two)
+        rate = self._rate * weight
+        self._own += rate * (own - self._own)
+        self._of_two += rate * (of_two - self._of_two)
+        self._ones += rate * (1.0 - self._ones)
 
 
 def better_of_two_weights(n: int) -> Float32:

@@ -1,9 +1,9 @@
 """Evolution of the term weights on the goal itself: J of whole episodes, and their slowest requests.
 
 Each generation draws new clusters, and every candidate plays all of them, so that candidates differ by
-what they do and not by whom they met. A cluster is warm when its candidates part, since the search's mean
-has played it up to there: in a pool that is still filling it pays to fill all replicas alike, and caches
-have room for everybody; what that leads to shows only minutes later. Early generations play short
+what they do and not by whom they met. A cluster is warm when its candidates part, since the search's
+mean has played it up to there: in a pool that is still filling it pays to fill all replicas alike, and
+caches have room for everybody; what that leads to shows only minutes later. Early generations play short
 episodes, which are cheap. The search is CMA-ES (Hansen and Ostermeier, "Completely derandomized
 self-adaptation in evolution strategies", 2001): it needs only the order of the candidates, and grows
 along directions that keep paying. What is compared is

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from steersman.agents.evaluate.cost import request_costs
 from steersman.agents.shadow.challenger import Case, Challenger
-from steersman.env.requests import CLASS_WEIGHTS
 from steersman.traces.outcome_record import OutcomeRecord
-from steersman.traces.schema import Status
+from steersman.traces.schema import CLASS_WEIGHTS, Status
 from steersman.traces.shadow_record import ShadowRecord
 
 Float64 = NDArray[np.float64]

@@ -40,7 +40,9 @@ class MarginalCostOptions(Settings):
         default=analytic.CONGESTION_WEIGHT, ge=0.0, description="Weight of the delay of those to come."
     )
     reuse_weight: float = Field(
-        default=analytic.REUSE_WEIGHT, ge=0.0, description="Weight of computing what is cached elsewhere."
+        default=analytic.REUSE_WEIGHT,
+        ge=0.0,
+        description="Weight of computing what is cached elsewhere.",
     )
     eviction_weight: float = Field(
         default=analytic.EVICTION_WEIGHT,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from steersman.agents.guard.regret import RegretWatch, better_of_two_weights
+from steersman.agents.guard.regret import LEAST, RegretWatch, better_of_two_weights
 from steersman.agents.policy import settle
 from steersman.agents.ranges import Ranges
 from steersman.agents.samples import sample_observation
@@ -19,17 +19,19 @@ COST = REPLICA_INDEX["marginal_cost"]
 WINDOW, SLACK = 5, 0.7
 
 
-def at_once(costs: list[list[float]], choices: list[int]) -> list[bool]:
+def at_once(costs: list[list[float]], choices: list[int], weights: list[float]) -> list[bool]:
     """`RegretWatch.is_costly` of one choice after the other, everything counted at once."""
-    own_mean = of_two_mean = 0.0
+    own_mean = of_two_mean = ones = 0.0
     found = []
-    for cost, choice in zip(costs, choices, strict=True):
+    for cost, choice, weight in zip(costs, choices, weights, strict=True):
         ordered = np.sort(np.array(cost, dtype=np.float32))
         own = float(np.float32(cost[choice])) - float(ordered[0])
         of_two = max(float(ordered @ better_of_two_weights(len(cost)) - ordered[0]), 0.0)
-        own_mean += (own - own_mean) / WINDOW
-        of_two_mean += (of_two - of_two_mean) / WINDOW
-        found.append(own - of_two > SLACK and own_mean > of_two_mean + SLACK)
+        own_mean += weight * (own - own_mean) / WINDOW
+        of_two_mean += weight * (of_two - of_two_mean) / WINDOW
+        ones += weight * (1.0 - ones) / WINDOW
+        is_lost = ones >= LEAST and own_mean > of_two_mean + SLACK * ones
+        found.append(own - of_two > SLACK and is_lost)
     return found
 
 
@@ -37,21 +39,28 @@ COSTS = st.lists(st.floats(0.0, 4.0, width=32), min_size=1, max_size=6)
 
 
 @hypothesis_settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(COSTS, st.integers(0, 5), st.booleans()), min_size=1, max_size=25))
+@given(
+    st.lists(
+        st.tuples(COSTS, st.integers(0, 5), st.sampled_from([0.25, 1.0]), st.booleans()),
+        min_size=1,
+        max_size=25,
+    )
+)
 def test_what_is_counted_later_gives_the_same_verdicts(
-    steps: list[tuple[list[float], int, bool]],
+    steps: list[tuple[list[float], int, float, bool]],
 ) -> None:
     watch = RegretWatch(WINDOW, SLACK)
     found = []
-    for cost, choice, in_time in steps:
+    for cost, choice, weight, in_time in steps:
         rows = np.zeros((len(cost), len(REPLICA_FEATURES)), dtype=np.float32)
         rows[:, COST] = cost
-        found.append(watch.is_costly(rows, choice % len(cost)))
+        found.append(watch.is_costly(rows, choice % len(cost), weight))
         rows[:, COST] = 99.0  # what was seen is remembered, not where it was
         if in_time:
             watch.settle()
-    costs = [cost for cost, _, _ in steps]
-    assert found == at_once(costs, [choice % len(cost) for cost, choice, _ in steps])
+    costs = [cost for cost, _, _, _ in steps]
+    choices = [choice % len(cost) for cost, choice, _, _ in steps]
+    assert found == at_once(costs, choices, [weight for _, _, weight, _ in steps])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2])
