@@ -68,12 +68,12 @@ MISS_COST = 2.0
 """Cost of a missed service level in J."""
 RETURN_S = 60.0
 """Age at which a prefix that nobody has asked for is half as likely to be asked for again."""
-SPARE_USE = 0.1
-"""Share of the KV memory that is taken to be in use beyond what is: idle replicas lose prefixes too."""
+LEAST_LEFT = 0.1
+"""Share of the KV memory that prefixes are taken to have, at least."""
 TTFT_SPREAD = 0.3
 TPOT_SPREAD = 0.12
 """Logistic scale of log(actual / predicted): how sure a prediction is."""
-_RETURN_S, _SPARE_USE = np.array(RETURN_S), np.array(SPARE_USE)
+_RETURN_S, _LEAST_LEFT = np.array(RETURN_S), np.array(LEAST_LEFT)
 _MISS_COST, _TPOT_SPREAD = np.array(MISS_COST), np.array(TPOT_SPREAD)
 
 
@@ -252,13 +252,13 @@ def foresee(
     # Arrivals (by Little's law) while it waits or is prefilled wait for its prefill, or for its slot.
     arrivals_per_s = queue / answer_s
     taken_s = np.maximum(own_prefill_s, leaves_s * (admission_s > queue_s))
-    # Who comes back does so within a minute or two: what nobody asked for in that time is no loss. Where
-    # running requests hold much of the memory, prefixes have less of it than the router believes.
+    # Who comes back does so within a minute or two: what nobody asked for in that time is no loss. And
+    # the less memory running requests leave to prefixes, the more of them a token displaces.
     overdue = cache_age_s / _RETURN_S
     displaced_tokens = (
         columns[L.MATCHED_SHARE]
         * (uncached_tokens + output_mean)
-        * (load.kv_usage + _SPARE_USE)
+        / np.maximum(_ONE - load.kv_usage, _LEAST_LEFT)
         / (_ONE + overdue * overdue)
     )
     return Foreseen(

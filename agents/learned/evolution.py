@@ -4,9 +4,9 @@ Each generation draws new clusters, and every candidate plays all of them, so th
 what they do and not by whom they met. A cluster is warm when its candidates part, since the search's
 mean has played it up to there: in a pool that is still filling it pays to fill all replicas alike, and
 caches have room for everybody; what that leads to shows only minutes later. Early generations play short
-episodes, which are cheap. The search is CMA-ES (Hansen and Ostermeier, "Completely derandomized
-self-adaptation in evolution strategies", 2001): it needs only the order of the candidates, and grows
-along directions that keep paying. What is compared is
+episodes, where prompts share nothing on empty clusters: cheap, and a good place to begin. The search is
+CMA-ES (Hansen and Ostermeier, "Completely derandomized self-adaptation in evolution strategies", 2001): it
+needs only the order of the candidates, and grows along directions that keep paying. What is compared is
 
     mean over clusters of  clip(d log J) + clip(tail_weight * d log max(T, tail_allowance * T0)),
 
@@ -150,10 +150,10 @@ class Evolution:
     def _play(self, coefficients: NDArray[np.float64]) -> Played:
         """Every cluster of this generation under each set of coefficients, both (clusters, sets)."""
         rng = np.random.default_rng([self._seed, _EVOLUTION, len(self.told)])
-        count, s = self._settings.clusters, self._settings
+        count = self._settings.clusters
         plans = [
-            self._practice.plan(rng, ground=i % len(self._grounds), warmup_s=s.warmup_s)
-            for i in range(count)
+            self._practice.plan(rng, ground=number, warmup_s=self._warmup_s(number))
+            for number in (i % len(self._grounds) for i in range(count))
         ]
         # Alike in length and size they keep each other company to the end.
         order = sorted(range(count), key=lambda i: (plans[i].requests, len(plans[i].replicas)))
@@ -170,6 +170,10 @@ class Evolution:
         ):
             found.cost[group], found.tail_s[group] = played
         return found
+
+    def _warmup_s(self, ground: int) -> tuple[float, float]:
+        is_cold = self._is_early and not self._grounds[ground].reuses
+        return (0.0, 0.0) if is_cold else self._settings.warmup_s
 
     def _play_group(
         self, plans: Sequence[Plan], mean: NDArray[np.float64], coefficients: NDArray[np.float64]

@@ -181,13 +181,13 @@ class _Field:
     def mix(self, rng: np.random.Generator) -> tuple[ReplicaSpec, ...]:
         """Half of the replicas as in the scenario, half of other hardware under the same limits.
 
-        In a tight pool requests queue for slots rather than for compute or memory; in a lean one
-        prefixes do not stay cached for long.
+        In a tight pool requests queue for slots rather than for compute or memory. In a lean one, for
+        prompts that share prefixes, these do not stay cached for long.
         """
         low, high = self._replicas
         tight = rng.random() < self._tight_share
         share = float(np.exp(rng.uniform(np.log(1 / 32), 0.0))) if tight else 1.0
-        lean = rng.random() < self._lean_share
+        lean = self.reuses and rng.random() < self._lean_share
         memory = float(np.exp(rng.uniform(np.log(LEAST_MEMORY), 0.0))) if lean else 1.0
         count = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
         specs = []

@@ -255,7 +255,7 @@ def test_what_is_displaced_is_priced_by_how_likely_it_is_asked_for() -> None:
     # At an age of RETURN_S every second token will be asked for, of the share that ever is.
     state = cached_row(100.0, 0.8, 0.5)
     share = estimate(state, prompt=1000.0, cached=400.0, output=200.0, now_s=100.0 + analytic.RETURN_S)
-    expected = 0.8 * (600.0 + 200.0) * (0.5 + analytic.SPARE_USE) / 2.0 * A100.prefill_token_s
+    expected = 0.8 * (600.0 + 200.0) / 0.5 / 2.0 * A100.prefill_token_s
     assert share.terms.eviction_share[0] == pytest.approx(expected)
 
 

@@ -14,6 +14,7 @@ from steersman.agents.learned.config import (
     WarmPracticeSettings,
 )
 from steersman.agents.learned.evolution import Evolution
+from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.playing import Choose, Played, warm_up
 from steersman.agents.learned.weighing import SHAPE
 from steersman.env.cluster import Cluster
@@ -114,14 +115,19 @@ def test_after_the_early_generations_it_begins_anew_where_they_came_to() -> None
     np.testing.assert_allclose(again.result, found, atol=1e-6)
 
 
-def test_early_generations_are_warm_too() -> None:
+@pytest.mark.parametrize("reuses", [False, True])
+def test_early_generations_are_warm_only_where_prompts_share_prefixes(
+    reuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ground, "reuses", reuses)
     cold, early, warm = (
         evolution(warmup_s=(0.0, 0.0)),
         evolution(early=EARLY, warmup_s=(5.0, 5.0)),
         evolution(warmup_s=(5.0, 5.0)),
     )
-    assert warm.step() == early.step() != cold.step()
-    assert warm.told == early.told != cold.told
+    like, unlike = (warm, cold) if reuses else (cold, warm)
+    assert early.step() == like.step() != unlike.step()
+    assert early.told == like.told != unlike.told
 
 
 def test_warm_clusters_were_played_by_the_mean_up_to_their_episode(

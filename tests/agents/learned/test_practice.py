@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from steersman.agents.learned.config import PracticeSettings
+from steersman.agents.learned.ground import grounds_of
 from steersman.agents.learned.practice import BUSY, FEWEST_SEQS, LEAST_MEMORY, MOST_WARMUP, Practice
-from steersman.env.profiles import load_profile
+from steersman.env.profiles import load_profile, profile_names
+from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength
 from steersman.traces.errors import ConfigError
 from tests.agents.learned.scenes import ground, make_practice, scenario
@@ -44,7 +46,7 @@ def test_engines_of_lean_pools_have_little_memory(lean_share: float) -> None:
     settings = PracticeSettings(
         replicas=(2, 3), episode_requests=20, episode_s=0.0, scenario_share=0.0, lean_share=lean_share
     )
-    practice = make_practice(settings)
+    practice = Practice(grounds_of([load_scenario("prefix")]), FallbackLength(), settings)
     rng = np.random.default_rng(0)
     specs = [spec for _ in range(20) for spec in practice.draw(rng).replicas]
     shares = np.array(
@@ -58,6 +60,18 @@ def test_engines_of_lean_pools_have_little_memory(lean_share: float) -> None:
     assert (shares.min() < 0.5) == (lean_share == 1.0)
     longest = practice._fields[0]._least_kv_tokens
     assert min(spec.profile.kv_capacity_tokens for spec in specs) >= longest
+
+
+def test_memory_matters_only_where_prompts_share_prefixes() -> None:
+    settings = PracticeSettings(
+        replicas=(2, 3), episode_requests=20, episode_s=0.0, scenario_share=0.0, lean_share=1.0
+    )
+    practice = make_practice(settings)
+    rng = np.random.default_rng(0)
+    profiles = [spec.profile for _ in range(10) for spec in practice.draw(rng).replicas]
+    assert {p.kv_capacity_tokens for p in profiles} <= {
+        load_profile(name).kv_capacity_tokens for name in profile_names()
+    }
 
 
 def test_a_share_of_the_draws_is_the_scenario_itself() -> None:
