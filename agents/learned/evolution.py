@@ -5,8 +5,8 @@ what they do and not by whom they met. A cluster is warm when its candidates par
 mean has played it up to there: in a pool that is still filling it pays to fill all replicas alike, and
 caches have room for everybody; what that leads to shows only minutes later. Early generations play short
 episodes, where prompts share nothing on empty clusters: cheap, and a good place to begin. The search is
-CMA-ES (Hansen and Ostermeier, "Completely derandomized self-adaptation in evolution strategies", 2001): it
-needs only the order of the candidates, and grows along directions that keep paying. What is compared is
+CMA-ES (Hansen and Ostermeier, "Completely derandomized self-adaptation in evolution strategies", 2001),
+which needs only the order of the candidates, and grows along directions that keep paying. Compared is
 
     mean over clusters of  clip(d log J) + clip(tail_weight * d log max(T, tail_allowance * T0)),
 
