@@ -96,7 +96,7 @@ class PracticeSettings(Settings):
         0.25, ge=0, le=1, description="share of the others whose engines run few sequences at once"
     )
     lean_share: float = Field(
-        0.5,
+        0.25,
         ge=0,
         le=1,
         description="share of the others whose engines have little KV memory, if prompts share prefixes",
