@@ -89,15 +89,20 @@ def read_segment(path: Path, only: Collection[str] | None = None) -> Iterator[Ou
     try:
         with path.open("rb") as file:
             is_table = file.read(4) == PARQUET
+        if not is_table:
+            yield from _read_framed(path)
+            return
     except FileNotFoundError:
+        # Compacted since it was listed, or since it was looked at; nothing of it has been read.
         if path.suffix != FRAMED:
             raise
-        path, is_table = table_of(path), True  # compacted since it was listed
-    if is_table:
-        from steersman.traces.outcome_table import read_table
+        path = table_of(path)
+    from steersman.traces.outcome_table import read_table
 
-        yield from read_table(path, only)
-        return
+    yield from read_table(path, only)
+
+
+def _read_framed(path: Path) -> Iterator[OutcomeRecord | Damage]:
     for offset, item in read_frames(path):
         if isinstance(item, Damage):
             yield item

@@ -6,12 +6,13 @@ import contextlib
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from steersman.traces.errors import TraceError
-from steersman.traces.framing import Damage
+from steersman.traces.framing import Damage, read_frames
 from steersman.traces.outcome_compaction import compact
 from steersman.traces.outcome_log import OutcomeLogWriter, read_newest, read_outcomes, segments
 from steersman.traces.outcome_record import OutcomeRecord
@@ -239,3 +240,20 @@ def test_a_disk_that_refuses_keeps_the_frames(tmp_path: Path, monkeypatch: pytes
         compact(tmp_path)
     assert partials(tmp_path) == []
     assert _ids(tmp_path) == ids
+
+
+def test_a_segment_that_is_compacted_while_it_is_opened_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with OutcomeLogWriter(tmp_path) as writer:
+        for i in range(5):
+            writer.append(_record(i, 300))
+
+    def compacted_first(path: Path) -> Iterator[tuple[int, bytes | Damage]]:
+        monkeypatch.undo()
+        compact(tmp_path)
+        assert not path.exists()
+        return read_frames(path)
+
+    monkeypatch.setattr("steersman.traces.outcome_reading.read_frames", compacted_first)
+    assert _ids(tmp_path) == [f"r{i}" for i in range(5)]
