@@ -10,7 +10,6 @@ there has ended, and only then to another one; what is decided meanwhile is deci
 
 from __future__ import annotations
 
-import math
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -253,7 +252,7 @@ class Fleet:
     def believe(self, replica: Replica, hashes: Sequence[int], now_s: float) -> None:
         """A prompt with these block hashes was sent there, by the clock of the snapshots."""
         self.prefixes.insert(replica.index, hashes, now_s)
-        self._matrix[replica.index, L.CACHE_OLDEST_S] = self.prefixes.oldest_s(replica.index)
+        self._note_cache(replica.index)
 
     def avoided(self, pool: Pool, tried: NDArray[np.bool_], now_s: float) -> NDArray[np.bool_]:
         """(n,): replicas that a request may not use: those it has tried, those that asked to be left in
@@ -288,11 +287,14 @@ class Fleet:
     def _forget(self, replica: Replica) -> None:
         """Its prefix cache is empty."""
         self.prefixes.forget(replica.index)
-        self._matrix[replica.index, L.CACHE_OLDEST_S] = -math.inf
+        self._note_cache(replica.index)
 
     def _resize(self, index: int, blocks: int) -> None:
         """A replica's prefix cache holds so many blocks."""
         self.prefixes.resize(index, blocks)
+        self._note_cache(index)
+
+    def _note_cache(self, index: int) -> None:
         self._matrix[index, L.CACHE_OLDEST_S] = self.prefixes.oldest_s(index)
 
     def describe(self, replica: Replica, now_s: float) -> ReplicaState:
