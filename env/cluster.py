@@ -47,6 +47,7 @@ FIRST_SLOTS = 256
 _RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
 _RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
 _UNCACHED = REPLICA_INDEX["uncached_tokens"]
+_MATCH = REPLICA_INDEX["match_fraction"]
 
 
 class Cluster:
@@ -233,6 +234,7 @@ class Cluster:
             float(features[_UNCACHED]),
             float(features[_RAW_TTFT]),
             float(features[_RAW_TPOT]),
+            float(features[_MATCH]),
         )
         if slot != at.NONE:
             self.believe(row, replica)

@@ -6,11 +6,21 @@ import numpy as np
 
 from steersman.env.account import dispatched, refused
 from steersman.env.agenda import enter_agenda
-from steersman.env.jit import inner, njit
+from steersman.env.jit import compiled, inner, njit
 from steersman.env.layout import DECODE, FAILED, NONE, REJECTED, SERVING
 from steersman.env.playing import advance, wake
 from steersman.env.queues import push_back, take_slot
-from steersman.env.tables import common_in, facts_in, replicas_in, sequences_in, trace_in
+from steersman.env.tables import (
+    common_in,
+    facts_in,
+    ledger_in,
+    replicas_in,
+    sequences_in,
+    trace_in,
+)
+from steersman.predictors import ledger as plain_ledger
+
+_on_lookup = compiled(plain_ledger).on_lookup
 
 
 @njit
@@ -21,10 +31,12 @@ def dispatch(
     uncached: float,
     raw_ttft_s: float,
     raw_tpot_s: float,
+    match_fraction: float = 0.0,
 ) -> int:
     """Send the pending request to a replica; returns its slot, or NONE if it was not accepted.
 
     The caller has made sure that a slot is free. See `Cluster.dispatch` for what is refused.
+    The numbers, as far as anybody looks at the ledger, are what the router predicted and believes.
     """
     cluster = common_in(memory)
     row = cluster.pending
@@ -46,6 +58,8 @@ def dispatch(
     facts.uncached = uncached
     facts.raw_ttft_s = raw_ttft_s
     facts.raw_tpot_s = raw_tpot_s
+    prompt = float(source.input_tokens)
+    _on_lookup(ledger_in(memory)[replica], prompt, match_fraction * prompt)
     accept(memory, replica, slot)
     return slot
 

@@ -31,6 +31,7 @@ class Dialect:
     kv_usage: tuple[Metric, ...] = ()
     """Fraction of KV memory in use, 0 to 1 (vLLM's `_perc` too)."""
     prefix_queries: tuple[Metric, ...] = ()
+    """Counter of prompt tokens, each looked up in the prefix cache; `prefix_hits` of those found."""
     prefix_hits: tuple[Metric, ...] = ()
     preemptions: tuple[Metric, ...] = ()
     cache_config: tuple[Metric, ...] = ()
@@ -52,6 +53,8 @@ class Dialect:
     """Label that tells data-parallel ranks apart where other ranks may show the same numbers again."""
     total_where_empty: str = ""
     """Label by which a number is also shown in parts; the total has it empty, or not at all."""
+    parts: tuple[str, ...] = ()
+    """Labels by which a number is shown in parts, to be added."""
     waiting_is_total: bool = False
     """`waiting` counts the running ones too."""
 
@@ -81,8 +84,11 @@ SGLANG = Dialect(
     waiting=_names("sglang:num_queue_reqs"),
     kv_usage=_names("sglang:token_usage"),
     kv_capacity=_names("sglang:max_total_num_tokens"),
+    prefix_queries=_names("sglang:prompt_tokens_total"),
+    prefix_hits=_names("sglang:cached_tokens_total"),
     preemptions=_names("sglang:num_retracted_requests_total"),
     rank="dp_rank",
+    parts=("cache_source", "is_streaming"),
     total_where_empty="priority",
     queue_time=_names("sglang:queue_time_seconds"),
     ttft=_names("sglang:time_to_first_token_seconds"),
@@ -96,6 +102,8 @@ TENSORRT_LLM = Dialect(
     kv_usage=_names("trtllm_kv_cache_utilization"),
     kv_blocks=_names("trtllm_kv_cache_max_blocks"),
     kv_block_tokens=_names("trtllm_kv_cache_tokens_per_block"),
+    prefix_queries=_names("trtllm_prompt_tokens_total"),
+    prefix_hits=_names("trtllm_prompt_cached_tokens_total"),
     ttft=_names("trtllm_time_to_first_token_seconds"),
     inter_token=_names("trtllm_time_per_output_token_seconds"),
     e2e=_names("trtllm_e2e_request_latency_seconds"),

@@ -31,7 +31,8 @@ class EngineMetrics:
     kv_capacity_tokens: float = 0.0
     """Summed over ranks; 0 where the engine does not tell."""
     prefix_queries: float = 0.0
-    """Counter of prompt tokens looked up in the prefix cache; 0 where the engine does not tell."""
+    """Counter of prompt tokens looked up in the prefix cache; 0 where the engine does not tell how many
+    of them it found."""
     prefix_hits: float = 0.0
     preemptions: float = 0.0
     """Counter."""
@@ -68,6 +69,8 @@ def _read(text: bytes, dialect: Dialect, running: list[float]) -> EngineMetrics:
         waiting = max(waiting - sum(running), 0.0)
     usage = _first_told(text, dialect.kv_usage, dialect)
     mean_usage = sum(usage) / len(usage) if usage else 0.0
+    hits = _first_told(text, dialect.prefix_hits, dialect)
+    queries = _first_told(text, dialect.prefix_queries, dialect) if hits else []
     return EngineMetrics(
         dialect=dialect.name,
         running=sum(running),
@@ -75,22 +78,23 @@ def _read(text: bytes, dialect: Dialect, running: list[float]) -> EngineMetrics:
         kv_usage=min(mean_usage, 1.0),
         kv_capacity_tokens=_kv_capacity_tokens(text, dialect),
         adapters=_adapters(text, dialect),
-        prefix_queries=sum(_first_told(text, dialect.prefix_queries, dialect)),
-        prefix_hits=sum(_first_told(text, dialect.prefix_hits, dialect)),
+        prefix_queries=sum(queries),
+        prefix_hits=sum(hits),
         preemptions=sum(_first_told(text, dialect.preemptions, dialect)),
     )
 
 
 def _first_told(text: bytes, alternatives: tuple[Metric, ...], dialect: Dialect) -> list[float]:
-    """One value per rank of the first alternative on the page; empty if there is none."""
+    """One value per rank, and part, of the first alternative on the page; empty if there is none."""
     for metric in alternatives:
-        told: dict[bytes, float] = {}
+        told: dict[tuple[bytes, ...], float] = {}
         for place, (labels, text_value) in enumerate(_samples(text, metric.name)):
             value = _number(metric.name, text_value)
             if math.isnan(value) or not _is_meant(labels, metric, dialect):
                 continue
             rank = _label(labels, dialect.rank) if dialect.rank else str(place).encode()
-            told[rank] = max(value, told.get(rank, 0.0))
+            part = rank, *(_label(labels, name) for name in dialect.parts)
+            told[part] = max(value, told.get(part, 0.0))
         if told:
             return list(told.values())
     return []

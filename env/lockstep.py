@@ -110,14 +110,16 @@ def dispatch_all(
 
     Args:
         output_p50: addresses of the predictions, one per row of the trace.
-        raw: (clusters, 3), uncached tokens, raw TTFT and TPOT of the choice.
+        raw: (clusters, 4), uncached tokens, raw TTFT and TPOT, and match fraction of the choice.
     """
     for i in range(memories.shape[0]):
         row = common_in(memories[i]).pending
         if row == NONE:
             continue
         p50 = doubles_at(output_p50[i] + row * 8, 1)[0]
-        slot = dispatch(memories[i], choices[i], p50, raw[i, 0], raw[i, 1], raw[i, 2])
+        slot = dispatch(
+            memories[i], choices[i], p50, raw[i, 0], raw[i, 1], raw[i, 2], raw[i, 3]
+        )
         if slot != NONE and beliefs[i] != 0:
             source = trace_in(memories[i])[row]
             forget_lost(beliefs[i], memories[i])

@@ -22,7 +22,15 @@ def scrape(memory: int, replica: int) -> None:
     if up and not _lost(memory, replica, owner.scrapes):
         usage = owner.held_blocks / owner.kv_blocks
         running = float(owner.running + owner.in_flight)
-        _on_scrape(ledger_in(memory)[replica], at_s, running, float(owner.waiting), usage)
+        _on_scrape(
+            ledger_in(memory)[replica],
+            at_s,
+            running,
+            float(owner.waiting),
+            usage,
+            float(owner.prefix_queries),
+            float(owner.prefix_hits),
+        )
     owner.next_scrape_s = at_s + _interval_s(memory, replica, owner.scrapes)
 
 

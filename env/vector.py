@@ -16,7 +16,12 @@ from steersman.predictors import ledger as L
 from steersman.predictors.features import REPLICA_INDEX, REQUEST_FEATURES
 from steersman.traces.schema import Observation
 
-_RAW = np.array([REPLICA_INDEX[name] for name in ("uncached_tokens", "raw_ttft_s", "raw_tpot_s")])
+_RAW = np.array(
+    [
+        REPLICA_INDEX[name]
+        for name in ("uncached_tokens", "raw_ttft_s", "raw_tpot_s", "match_fraction")
+    ]
+)
 
 
 class ClusterBatch:

@@ -309,9 +309,9 @@ def replica_features(state: Float64, request: Float32, match_tokens: Float64, no
     output_p90 = beside_replicas(wide[..., OUTPUT_P90])
     ttft_slo = beside_replicas(wide[..., TTFT_SLO])
     tpot_slo = beside_replicas(wide[..., TPOT_SLO])
-    match = believed_match(match_tokens, prompt)
-    uncached = prompt - match
     columns = columns_of(state)
+    match = believed_match(match_tokens, prompt)
+    uncached = prompt - match * columns[L.CACHE_TRUST]
     load = load_of(columns)
     # Without dimensions it would be a number of Python's kind, which numpy is slower to accept.
     mean = np.asarray(analytic.mean_output(output, output_p90))
@@ -359,7 +359,8 @@ def seen(
     Like the formulas of `predictors/analytic.py`, also compiled for one replica at a time.
 
     Args:
-        match: `believed_match`, (..., n); the rest of the prompt is uncached.
+        match: `believed_match`, (..., n).
+        uncached_tokens: (..., n), those of the prompt that are expected not to be held.
         cache_age: `cache_age_s`, (..., n).
         prompt_tokens, output_p50, now_s: (..., 1), or () for one request.
     """

@@ -59,8 +59,16 @@ COLD_TPOT = 32
 # Its prefix cache, as believed (`prefix_index.py`).
 CACHE_OLDEST_S = 33  # when what it would give up next was last used; -inf: it has room
 MATCHED_SHARE = 34  # of a prompt sent there that it held, a running mean
+# What the engine counts of it: the belief may be wrong.
+PREFIX_QUERIES = 35  # prompt tokens it looked up, its counter at the last scrape; 0: it does not tell
+PREFIX_HITS = 36  # those it held
+QUERIES_BEFORE = 37  # what the counters are above these counts as lately
+HITS_BEFORE = 38
+PROMPTS_LATELY = 39  # prompt tokens sent there lately
+BELIEVED_LATELY = 40  # those believed to be held
+CACHE_TRUST = 41  # share of what is believed to be held that is, as the two tell lately; at most 1
 
-STATE_WIDTH = 35
+STATE_WIDTH = 42
 
 SMOOTHING = 0.1
 """Weight of a new outcome in the running means: about the last ten count."""
@@ -75,6 +83,12 @@ BIAS_LIMIT = 1.6
 """Bound on |log bias|, a factor of five either way."""
 MATCH_SMOOTHING = 0.02
 """Weight of a new prompt in `MATCHED_SHARE`: about the last fifty count."""
+TRUST_TOKENS = 100_000.0
+"""Prompt tokens sent there that make what was before count 1/e of what it did: what is "lately"."""
+TRUST_PRIOR_TOKENS = 2_000.0
+"""Tokens that agree with the belief, added to those looked up: so that one prompt says little."""
+TRUST_PRIOR_SHARE = 0.01
+"""Added to both shares, so that there is a ratio where nothing is believed."""
 COLD_OUTCOMES = 4.0
 """The first outcomes of a replica that has just come up: engines compile and fill their caches then."""
 
@@ -97,6 +111,7 @@ def new_row(profile: HardwareProfile) -> Row:
     row[BASE_WEIGHT] = profile.hardware_factor / size_class(profile.model.parameters_b)
     row[SCRAPED_AT_S] = -np.inf
     row[CACHE_OLDEST_S] = -np.inf
+    row[CACHE_TRUST] = 1.0
     row[HEALTHY] = 1.0
     return row
 
@@ -117,6 +132,17 @@ def on_dispatch(row: Row, prompt_tokens: float, uncached_tokens: float, output_p
     row[TOKENS_SINCE_SCRAPE] += prompt_tokens
     held = (prompt_tokens - uncached_tokens) / max(prompt_tokens, 1.0)
     row[MATCHED_SHARE] += MATCH_SMOOTHING * (held - row[MATCHED_SHARE])
+
+
+def on_lookup(row: Row, prompt_tokens: float, believed_tokens: float) -> None:
+    """A prompt was sent there. `believed_tokens`: those of it that, by all that was sent there before,
+    the prefix cache holds."""
+    kept = TRUST_TOKENS / (TRUST_TOKENS + prompt_tokens)
+    row[PROMPTS_LATELY] = kept * (row[PROMPTS_LATELY] + prompt_tokens)
+    row[BELIEVED_LATELY] = kept * (row[BELIEVED_LATELY] + believed_tokens)
+    row[QUERIES_BEFORE] = row[PREFIX_QUERIES] - kept * (row[PREFIX_QUERIES] - row[QUERIES_BEFORE])
+    row[HITS_BEFORE] = row[PREFIX_HITS] - kept * (row[PREFIX_HITS] - row[HITS_BEFORE])
+    row[CACHE_TRUST] = _cache_trust(row)
 
 
 def on_first_token(row: Row, uncached_tokens: float, ttft_s: float, estimated_ttft_s: float) -> None:
@@ -164,14 +190,30 @@ def on_abort(
     _leave(row, prompt_tokens, output_p50, output_tokens)
 
 
-def on_scrape(row: Row, at_s: float, running: float, waiting: float, kv_usage: float) -> None:
-    """A scrape succeeded: the account since the last one starts anew."""
+def on_scrape(
+    row: Row,
+    at_s: float,
+    running: float,
+    waiting: float,
+    kv_usage: float,
+    prefix_queries: float = 0.0,
+    prefix_hits: float = 0.0,
+) -> None:
+    """A scrape succeeded: the account since the last one starts anew. `prefix_queries`, `prefix_hits`:
+    counters of prompt tokens, 0 where the engine does not tell."""
     row[SCRAPED_AT_S] = at_s
     row[RUNNING] = running
     row[WAITING] = waiting
     row[KV_USAGE] = kv_usage
     row[SINCE_SCRAPE] = 0.0
     row[TOKENS_SINCE_SCRAPE] = 0.0
+    if prefix_queries < row[PREFIX_QUERIES] or prefix_hits < row[PREFIX_HITS]:
+        # The engine has started again: what it counted before still counts as lately.
+        row[QUERIES_BEFORE] += prefix_queries - row[PREFIX_QUERIES]
+        row[HITS_BEFORE] += prefix_hits - row[PREFIX_HITS]
+    row[PREFIX_QUERIES] = prefix_queries
+    row[PREFIX_HITS] = prefix_hits
+    row[CACHE_TRUST] = _cache_trust(row)
 
 
 def on_health(state: Row, index: int, healthy: bool) -> None:
@@ -230,6 +272,16 @@ def _warm(row: Row, column: int) -> bool:
         row[column] -= 1.0
         return False
     return True
+
+
+def _cache_trust(row: Row) -> float:
+    """The share that hits over the share that was believed to, since the engine's cache gives to running
+    requests what the belief takes to be held. Shares, since others may send prompts there too."""
+    believed = row[BELIEVED_LATELY] / max(row[PROMPTS_LATELY], 1.0)
+    queries = row[PREFIX_QUERIES] - row[QUERIES_BEFORE] + TRUST_PRIOR_TOKENS
+    hits = row[PREFIX_HITS] - row[HITS_BEFORE] + TRUST_PRIOR_TOKENS * believed
+    trust: float = min((hits / queries + TRUST_PRIOR_SHARE) / (believed + TRUST_PRIOR_SHARE), 1.0)
+    return trust
 
 
 def _leave(row: Row, prompt_tokens: float, output_p50: float, output_tokens: float) -> None:

@@ -95,7 +95,7 @@ def first_pass(
     for i in range(len(state)):
         columns = state[i]
         match = believed_match(match_tokens[i], prompt)
-        uncached = prompt - match
+        uncached = prompt - match * columns[L.CACHE_TRUST]
         load = load_of(columns)
         cache_age = cache_age_s(columns, now_s)
         foreseen = foresee(

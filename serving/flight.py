@@ -51,7 +51,9 @@ class Flight:
         self._delays = route.replica.standing.delays
         if request.stream:
             self._delays.await_answer(self, route.dispatched_s, route.raw_ttft_s)
-        L.on_dispatch(self._row, request.input_tokens, self._uncached, route.prepared.output_p50)
+        prompt_tokens = request.input_tokens
+        L.on_lookup(self._row, prompt_tokens, route.match_fraction * prompt_tokens)
+        L.on_dispatch(self._row, prompt_tokens, self._uncached, route.prepared.output_p50)
         if request.block_hashes:
             fleet.believe(route.replica, request.block_hashes, route.dispatched_s)
 

@@ -206,6 +206,10 @@ class _FleetCollector(Collector):
             "waiting": ("Requests in its queue, last scrape", L.WAITING),
             "kv_usage": ("Share of its KV memory in use, last scrape", L.KV_USAGE),
             "inflight": ("Requests this router has there", L.INFLIGHT),
+            "cache_trust": (
+                "Share of the prompt tokens believed to be cached there that are, of late",
+                L.CACHE_TRUST,
+            ),
             "prefill_tokens": ("Uncached prompt tokens on their way there", L.PREFILL_TOKENS),
             "mean_ttft_seconds": ("Recent mean, from dispatch", L.MEAN_TTFT_S),
             "mean_tpot_seconds": ("Recent mean", L.MEAN_TPOT_S),

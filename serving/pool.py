@@ -276,7 +276,15 @@ class Fleet:
     def on_scrape(self, replica: Replica, metrics: EngineMetrics, now_s: float) -> None:
         """A scrape succeeded. What the engine says of its memory beats the profile."""
         row = self.state[replica.index]
-        L.on_scrape(row, now_s, metrics.running, metrics.waiting, metrics.kv_usage)
+        L.on_scrape(
+            row,
+            now_s,
+            metrics.running,
+            metrics.waiting,
+            metrics.kv_usage,
+            metrics.prefix_queries,
+            metrics.prefix_hits,
+        )
         replica.adapters = metrics.adapters
         self.eased()
         capacity = metrics.kv_capacity_tokens

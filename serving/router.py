@@ -45,6 +45,7 @@ Float32 = NDArray[np.float32]
 _RAW_TTFT = REPLICA_INDEX["raw_ttft_s"]
 _RAW_TPOT = REPLICA_INDEX["raw_tpot_s"]
 _UNCACHED = REPLICA_INDEX["uncached_tokens"]
+_MATCH = REPLICA_INDEX["match_fraction"]
 
 
 T = TypeVar("T")
@@ -165,6 +166,11 @@ class Route:
     def uncached_tokens(self) -> float:
         """Prompt tokens the replica must compute, as believed."""
         return float(self.observation.replicas[self.decision.choice, _UNCACHED])
+
+    @property
+    def match_fraction(self) -> float:
+        """Of the prompt, that the replica holds by all that was sent there."""
+        return float(self.observation.replicas[self.decision.choice, _MATCH])
 
     @property
     def raw_ttft_s(self) -> float:

@@ -81,6 +81,9 @@ class PracticeSettings(Settings):
         (), description="hardware profiles to mix; empty: those of the scenario and its model's others"
     )
     load: Load = (0.4, 1.5)
+    scenario_load: dict[str, Bounds] = Field(
+        {}, description="other bounds of it, by scenario, for those whose saturation says little"
+    )
     scrape_interval_s: Bounds = Field(
         (0.1, 2.0), description="age of the engines' metrics, drawn log-uniformly"
     )

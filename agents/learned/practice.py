@@ -131,7 +131,7 @@ class Practice:
         field = self._fields[ground]
         own = rng.random() < s.scenario_share
         replicas = field.scenario.replicas if own else field.mix(rng)
-        load = rng.uniform(*s.load)
+        load = rng.uniform(*s.scenario_load.get(field.scenario.name, s.load))
         rate_rps = load * field.saturation.of(replicas)
         least_s = s.reuse_episode_s if field.reuses else s.episode_s
         if load >= BUSY:

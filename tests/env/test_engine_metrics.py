@@ -137,6 +137,29 @@ def test_sglang_counts_each_data_parallel_rank_once_and_no_priority_twice() -> N
     assert (read.kv_capacity_tokens, read.preemptions) == (942_516.0, 6.0)
 
 
+def test_sglang_tells_cached_tokens_by_their_source() -> None:
+    page = SGLANG_PAGE + (
+        b'sglang:prompt_tokens_total{is_streaming="true",model_name="m",tp_rank="0"} 900.0\n'
+        b'sglang:prompt_tokens_total{is_streaming="false",model_name="m",tp_rank="0"} 100.0\n'
+        b'sglang:prompt_tokens_total{is_streaming="true",model_name="m",tp_rank="1"} 900.0\n'
+        b'sglang:cached_tokens_total{cache_source="device",model_name="m"} 300.0\n'
+        b'sglang:cached_tokens_total{cache_source="host",model_name="m"} 50.0\n'
+    )
+    read = parse_metrics(page)
+    assert (read.prefix_queries, read.prefix_hits) == (1000.0, 350.0)
+
+
+def test_prompt_tokens_alone_do_not_say_that_nothing_is_cached() -> None:
+    read = parse_metrics(SGLANG_PAGE + b'sglang:prompt_tokens_total{model_name="m"} 900.0\n')
+    assert (read.prefix_queries, read.prefix_hits) == (0.0, 0.0)
+
+
+def test_tensorrt_llm_tells_cached_tokens() -> None:
+    counted = b"trtllm_prompt_tokens_total 900\ntrtllm_prompt_cached_tokens_total 300\n"
+    read = parse_metrics(TRTLLM_SERVE_PAGE + counted)
+    assert (read.prefix_queries, read.prefix_hits) == (900.0, 300.0)
+
+
 def test_the_last_written_list_of_adapters_counts() -> None:
     assert parse_metrics(VLLM_LORA).adapters == {"sql", "french"}
     assert parse_metrics(VLLM_V1).adapters == frozenset()

@@ -126,7 +126,14 @@ class Replay:
         for at_s, kind, which in sorted(events):
             if kind == 0:
                 seen = cluster.state[which]
-                metrics = EngineMetrics("vllm", seen[L.RUNNING], seen[L.WAITING], seen[L.KV_USAGE])
+                metrics = EngineMetrics(
+                    "vllm",
+                    seen[L.RUNNING],
+                    seen[L.WAITING],
+                    seen[L.KV_USAGE],
+                    prefix_queries=seen[L.PREFIX_QUERIES],
+                    prefix_hits=seen[L.PREFIX_HITS],
+                )
                 self.fleet.on_scrape(self.fleet.replicas[which], metrics, at_s)
             elif kind == 1:
                 self.begun.add(which)

@@ -114,3 +114,74 @@ def test_the_share_of_prompts_that_were_cached_is_a_running_mean() -> None:
     assert state[L.MATCHED_SHARE] == pytest.approx(0.75 * (1.0 - L.MATCH_SMOOTHING), rel=0.001)
     L.on_dispatch(state, 0.0, 0.0, 50.0)
     assert 0.0 < state[L.MATCHED_SHARE] < 1.0
+
+
+def told(row: L.Row, queries: float, hits: float) -> float:
+    """A scrape with these counters; the trust after it."""
+    L.on_scrape(row, 1.0, 0.0, 0.0, 0.0, queries, hits)
+    return float(row[L.CACHE_TRUST])
+
+
+def test_a_cache_is_trusted_until_the_engine_tells_otherwise() -> None:
+    state = L.new_row(A100)
+    assert state[L.CACHE_TRUST] == 1.0
+    for _ in range(100):
+        L.on_lookup(state, 1000.0, 900.0)
+    assert told(state, 0.0, 0.0) == 1.0, "it does not tell"
+
+
+def test_trust_is_the_share_of_what_is_believed_that_is_found() -> None:
+    state = L.new_row(A100)
+    for number in range(1, 1000):
+        L.on_lookup(state, 1000.0, 900.0)
+        told(state, 1000.0 * number, 300.0 * number)
+    assert state[L.CACHE_TRUST] == pytest.approx(300.0 / 900.0, rel=0.1)
+    for number in range(1000, 2000):
+        L.on_lookup(state, 1000.0, 900.0)
+        told(state, 1000.0 * number, 900.0 * number)
+    assert state[L.CACHE_TRUST] == 1.0, "what was long ago is forgotten"
+
+
+def test_prompts_that_others_send_there_do_not_hide_what_is_missing() -> None:
+    state = L.new_row(A100)
+    for number in range(1, 1000):
+        L.on_lookup(state, 1000.0, 900.0)
+        told(state, 5000.0 * number, 1500.0 * number)
+    assert state[L.CACHE_TRUST] == pytest.approx(300.0 / 900.0, rel=0.1)
+
+
+def test_one_short_prompt_says_little_about_a_cache() -> None:
+    state = L.new_row(A100)
+    L.on_lookup(state, 100.0, 100.0)
+    assert told(state, 100.0, 0.0) > 0.9
+
+
+def test_an_engine_that_starts_again_counts_from_nothing() -> None:
+    state = L.new_row(A100)
+    for number in range(1, 200):
+        L.on_lookup(state, 1000.0, 900.0)
+        told(state, 1000.0 * number, 300.0 * number)
+    before = state[L.CACHE_TRUST]
+    assert told(state, 0.0, 0.0) == pytest.approx(before)
+    for number in range(1, 1000):
+        L.on_lookup(state, 1000.0, 900.0)
+        told(state, 1000.0 * number, 900.0 * number)
+    assert state[L.CACHE_TRUST] == pytest.approx(1.0, abs=0.001)
+
+
+COUNTS = st.tuples(st.integers(1, 5000), st.integers(0, 5000), st.integers(0, 5000))
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=50))
+def test_trust_stays_a_share_and_forgets_no_scrape(prompts: list[tuple[int, int, int]]) -> None:
+    often, seldom = L.new_row(A100), L.new_row(A100)
+    queries = hits = 0
+    for prompt, believed, hit in prompts:
+        for row in (often, seldom):
+            L.on_lookup(row, float(prompt), float(min(believed, prompt)))
+        told(often, queries + prompt // 2, hits + min(hit, prompt // 2))
+        queries, hits = queries + prompt, hits + min(hit, prompt)
+        told(often, queries, hits)
+        told(seldom, queries, hits)
+        assert 0.0 < often[L.CACHE_TRUST] <= 1.0
+        assert often[L.CACHE_TRUST] == seldom[L.CACHE_TRUST]

@@ -69,6 +69,25 @@ async def test_a_scrape_fills_the_row_and_starts_the_account_anew() -> None:
         assert rig.failures() == 0.0
 
 
+async def test_prefixes_that_the_engine_does_not_find_are_not_believed_in() -> None:
+    async with scraping() as rig:
+        row = rig.parts.fleet.state[0]
+        for number in range(1, 200):
+            L.on_lookup(row, 1000.0, 900.0)
+            rig.backend.metrics = (
+                b"vllm:num_requests_running 1\n"
+                b"vllm:prefix_cache_queries_total %d\n"
+                b"vllm:prefix_cache_hits_total %d\n"
+            ) % (1000 * number, 90 * number)
+            await rig.step(float(number))
+        assert 0.05 < row[L.CACHE_TRUST] < 0.2
+        rig.parts.metrics.watch(rig.parts.fleet, lambda: rig.now_s)
+        shown = rig.parts.metrics.registry.get_sample_value(
+            "steersman_replica_cache_trust", {"replica": "b0"}
+        )
+        assert shown == row[L.CACHE_TRUST]
+
+
 async def test_what_the_engine_says_of_its_memory_beats_the_profile() -> None:
     async with scraping() as rig:
         rig.backend.metrics = (
