@@ -117,9 +117,7 @@ def dispatch_all(
         if row == NONE:
             continue
         p50 = doubles_at(output_p50[i] + row * 8, 1)[0]
-        slot = dispatch(
-            memories[i], choices[i], p50, raw[i, 0], raw[i, 1], raw[i, 2], raw[i, 3]
-        )
+        slot = dispatch(memories[i], choices[i], p50, raw[i, 0], raw[i, 1], raw[i, 2], raw[i, 3])
         if slot != NONE and beliefs[i] != 0:
             source = trace_in(memories[i])[row]
             forget_lost(beliefs[i], memories[i])

@@ -17,10 +17,7 @@ from steersman.predictors.features import REPLICA_INDEX, REQUEST_FEATURES
 from steersman.traces.schema import Observation
 
 _RAW = np.array(
-    [
-        REPLICA_INDEX[name]
-        for name in ("uncached_tokens", "raw_ttft_s", "raw_tpot_s", "match_fraction")
-    ]
+    [REPLICA_INDEX[name] for name in ("uncached_tokens", "raw_ttft_s", "raw_tpot_s", "match_fraction")]
 )
 
 

@@ -247,6 +247,11 @@ class EvolutionSettings(Settings):
     practice: WarmPracticeSettings = Field(
         default_factory=WarmPracticeSettings, description="the clusters that are played"
     )
+    survey: int = Field(
+        90,
+        ge=0,
+        description="more of them that the result plays, for the ranges that the guard compares with",
+    )
 
     @model_validator(mode="after")
     def _some_are_late(self) -> Self:

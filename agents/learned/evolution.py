@@ -182,15 +182,15 @@ class Evolution:
         begin_s, end_s = np.array([(plan.begin_s, plan.end_s) for plan in plans]).T
         alone = np.repeat(mean[None], len(plans), axis=0)
         drawn = [self._practice.make(plan) for plan in plans]
-        clusters = warm_up(drawn, _cheapest(alone), begin_s)
+        clusters = warm_up(drawn, cheapest(alone), begin_s)
         sets = len(coefficients)
         everybody = [cluster for cluster in clusters for _ in range(sets)]
         counted_s = np.repeat(begin_s + self._settings.settling * (end_s - begin_s), sets)
-        cost, tail_s = play(everybody, _cheapest(np.tile(coefficients, (len(plans), 1, 1))), counted_s)
+        cost, tail_s = play(everybody, cheapest(np.tile(coefficients, (len(plans), 1, 1))), counted_s)
         return Played(cost.reshape(-1, sets), tail_s.reshape(-1, sets))
 
 
-def _cheapest(coefficients: NDArray[np.float64]) -> Choose:
+def cheapest(coefficients: NDArray[np.float64]) -> Choose:
     """Chooses the candidate of the least weighed cost, each cluster with its own coefficients."""
 
     def choose(seen: Observation) -> NDArray[np.int64]:

@@ -34,6 +34,7 @@ from steersman.agents.learned.ppo import PPOLearner
 from steersman.agents.learned.practice import Practice
 from steersman.agents.learned.shipped import shipped_graph
 from steersman.agents.learned.standing import Curves, Standing
+from steersman.agents.learned.survey import Seen, survey
 from steersman.agents.learned.vec_env import RoutingVecEnv
 from steersman.agents.learned.weighing import SHAPE
 from steersman.agents.ranges import Ranges
@@ -105,6 +106,7 @@ class PolicyTrainer:
         self._tell = progress
         self._clock = clock
         self._began_s = clock()
+        self._grounds, self._length = grounds, length
         self._names = [ground.scenario.name for ground in grounds]
         self._practice = Practice(grounds, length, settings.practice)
         self._evolution = Evolution(
@@ -128,13 +130,14 @@ class PolicyTrainer:
             self._ppo(budget_s)
         states = States.join(self._at.known)
         network = self._at.best.eval()
-        ranges = Ranges.of(states.replicas[states.mask].numpy(), states.request.numpy())
+        seen = self._survey(states)
+        ranges = Ranges(seen.lower[0], seen.upper[0], seen.lower[1], seen.upper[1])
         self._tell(1.0, "done")
         return TrainedPolicy(
             network=network,
             # What the network does not read cannot mislead it: the guard need not look at it.
             ranges=ranges.regardless_of(network.unread_request_features()),
-            pool_range=(states.pool.numpy().min(axis=0), states.pool.numpy().max(axis=0)),
+            pool_range=(seen.lower[2], seen.upper[2]),
             parity=_parity(states, self._seed),
             check_ratio=self._at.best_ratio,
             curves=self._at.curves,
@@ -199,6 +202,18 @@ class PolicyTrainer:
         at.note("counterfactual_loss", at.rounds, loss)
         if last or at.rounds % settings.check_rounds == 0:
             self._check()
+
+    def _survey(self, states: States) -> Seen:
+        """What was seen where states were asked about, and on the clusters of the search, if it went
+        anywhere."""
+        seen = Seen()
+        seen.note(states.replicas[states.mask].numpy(), states.request.numpy(), states.pool.numpy())
+        if self._at.told:
+            self._say("survey")
+            found = self._at.best.coefficients.numpy().astype(np.float64)
+            settings, jobs = self._settings.evolution, self._jobs
+            seen.join(survey(self._grounds, self._length, settings, found, seed=self._seed, jobs=jobs))
+        return seen
 
     def _ppo(self, until_s: float) -> None:
         at, settings = self._at, self._settings.ppo

@@ -188,3 +188,17 @@ def test_one_policy_for_several_scenarios_is_checked_on_each() -> None:
     ]
     together = [value for _, value in trained.curves["check_ratio"]]
     np.testing.assert_allclose(np.sqrt(np.prod(by_ground, axis=0)), together)
+
+
+def test_what_the_search_is_on_counts_as_seen() -> None:
+    def ranges(survey: int) -> tuple[np.ndarray, np.ndarray]:
+        evolution = small_settings().evolution.model_copy(update={"generations": 1, "survey": survey})
+        trained = run(
+            ppo_share=0.0, clock=Ticks(0.01), evolution=evolution.model_dump(), evolution_share=0.5
+        )
+        return trained.ranges.replica_lower, trained.ranges.replica_upper
+
+    (low, high), (lower, higher) = ranges(0), ranges(8)
+    assert (lower <= low).all()
+    assert (high <= higher).all()
+    assert (lower < low).any() or (high < higher).any()
