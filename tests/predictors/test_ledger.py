@@ -130,24 +130,19 @@ def test_a_cache_is_trusted_until_the_engine_tells_otherwise() -> None:
     assert told(state, 0.0, 0.0) == 1.0, "it does not tell"
 
 
-def test_trust_is_the_share_of_what_is_believed_that_is_found() -> None:
+@pytest.mark.parametrize("routers", [1, 5])
+def test_trust_is_the_share_of_what_is_believed_that_is_found(routers: int) -> None:
+    """Of several routers each knows what it sent; the engine counts what all did."""
     state = L.new_row(A100)
-    for number in range(1, 1000):
-        L.on_lookup(state, 1000.0, 900.0)
-        told(state, 1000.0 * number, 300.0 * number)
-    assert state[L.CACHE_TRUST] == pytest.approx(300.0 / 900.0, rel=0.1)
-    for number in range(1000, 2000):
-        L.on_lookup(state, 1000.0, 900.0)
-        told(state, 1000.0 * number, 900.0 * number)
-    assert state[L.CACHE_TRUST] == 1.0, "what was long ago is forgotten"
 
+    def serve_prompts(first: int, last: int, hit_tokens: float) -> float:
+        for number in range(first, last):
+            L.on_lookup(state, 1000.0, 900.0)
+            told(state, routers * 1000.0 * number, routers * hit_tokens * number)
+        return float(state[L.CACHE_TRUST])
 
-def test_prompts_that_others_send_there_do_not_hide_what_is_missing() -> None:
-    state = L.new_row(A100)
-    for number in range(1, 1000):
-        L.on_lookup(state, 1000.0, 900.0)
-        told(state, 5000.0 * number, 1500.0 * number)
-    assert state[L.CACHE_TRUST] == pytest.approx(300.0 / 900.0, rel=0.1)
+    assert serve_prompts(1, 1000, 300.0) == pytest.approx(300.0 / 900.0, rel=0.1)
+    assert serve_prompts(1000, 2000, 900.0) == 1.0, "what was long ago is forgotten"
 
 
 def test_one_short_prompt_says_little_about_a_cache() -> None:
