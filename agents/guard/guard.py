@@ -234,9 +234,12 @@ class Guard:
         may_wait = not request[_PRIORITY] < Priority.BATCH
         # Asked first: it counts every choice.
         is_costly = self._regret.is_costly(rows, choice, _BATCH_WEIGHT if may_wait else 1.0)
-        # Batch classes may wait, so that others need not.
-        if self._slow(rows, choice) and (not may_wait or self._regret.is_lost):
-            return FallbackReason.SLOW_CHOICE
+        if self._slow(rows, choice):
+            # Batch classes may wait, so that others need not. And where all are busy, slow may be right:
+            # others are delayed less there, or a prefix is kept for those who return.
+            is_sound = may_wait or self._regret.is_within(self.settings.slow_cost)
+            if not is_sound or self._regret.is_lost:
+                return FallbackReason.SLOW_CHOICE
         if is_costly:
             return FallbackReason.COSTLY
         return FallbackReason.CROWDED if self._crowded(rows, choice, replica) else None

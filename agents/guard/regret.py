@@ -46,6 +46,7 @@ class RegretWatch:
         self.forget()
         self.beyond_cheapest = 0.0
         """What the last choice cost beyond the cheapest candidate; NaN where a cost is none."""
+        self._cheapest = 0.0
 
     def forget(self) -> None:
         """Judge anew."""
@@ -64,6 +65,10 @@ class RegretWatch:
         self.settle()
         return self._ones >= LEAST and self._own > self._of_two + self._slack * self._ones
 
+    def is_within(self, factor: float) -> bool:
+        """Whether the last choice cost at most so many times what the cheapest candidate does."""
+        return self.beyond_cheapest <= (factor - 1.0) * self._cheapest
+
     def is_costly(self, rows: Float32, choice: int, weight: float) -> bool:
         """One more choice; whether it is too dear, and most others of late were.
 
@@ -74,7 +79,8 @@ class RegretWatch:
         """
         self.settle()
         cost = rows[:, _MARGINAL_COST].copy()
-        own = self.beyond_cheapest = float(cost[choice]) - float(cost[cost.argmin()])
+        self._cheapest = float(cost[cost.argmin()])
+        own = self.beyond_cheapest = float(cost[choice]) - self._cheapest
         self._last = cost, own, weight
         # Nearly always: who costs no more than the cheapest and the slack does not exceed the better of
         # two by it. So what that would have cost is left for later: at the latest, for the next choice.

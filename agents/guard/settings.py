@@ -29,7 +29,7 @@ class FallbackReason(StrEnum):
     DISAGREEMENT = "disagreement"
     """Its ensemble's heads disagree."""
     SLOW_CHOICE = "slow_choice"
-    """Its choice is predicted to be far slower to the first token than the best candidate."""
+    """Its choice is predicted to be far slower to the first token than the best one, and dear."""
     CROWDED = "crowded"
     """Its choice has had too large a share of recent requests, is busier than the others, and dearer, by
     marginal cost, than the better of two drawn at random."""
@@ -77,6 +77,12 @@ class GuardSettings(Settings):
     )
     slow_slack_s: float = Field(
         default=1.0, ge=0, description="Added to the limit that slow_factor sets, in seconds."
+    )
+    slow_cost: float = Field(
+        default=1.5,
+        ge=1,
+        description="Marginal cost of a choice over the cheapest candidate's, up to which it may be so "
+        "slow.",
     )
     share_window: int = Field(
         default=200, ge=10, description="Recent decisions over which a replica's share is counted."

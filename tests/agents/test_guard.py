@@ -193,16 +193,36 @@ def test_heads_that_disagree() -> None:
 
 
 def test_a_choice_far_slower_than_the_best() -> None:
-    seen = calm()
+    seen = costs(calm(), [0.5, 0.2, 0.2, 0.2])
     seen.replicas[0, R["ttft_s"]] = 1.9
     trips_with(guarded(Learned(choose(0))), seen, FallbackReason.SLOW_CHOICE)
     seen.replicas[0, R["ttft_s"]] = 1.7  # the limit is 4 x 0.2 s + 1 s
     assert guarded(Learned(choose(0))).decide(seen).choice == 0
 
 
+@pytest.mark.parametrize("cost", [0.1, 0.2, 0.29])
+def test_a_slow_choice_that_is_not_dear_stands(cost: float) -> None:
+    seen = costs(calm(), [cost, 0.2, 0.2, 0.2])
+    seen.replicas[0, R["ttft_s"]] = 30.0
+    assert guarded(Learned(choose(0))).decide(seen).choice == 0
+    seen = costs(seen, [np.nan, 0.2, 0.2, 0.2])
+    trips_with(guarded(Learned(choose(0))), seen, FallbackReason.SLOW_CHOICE)
+
+
+def test_whoever_has_lost_his_way_makes_no_slow_choice_however_cheap() -> None:
+    lost = costs(calm(), [9.0, 0.2, 0.2, 0.2])
+    slow = costs(calm(), [0.2, 0.2, 0.2, 0.2])
+    slow.replicas[0, R["ttft_s"]] = 30.0
+    guard = guarded(Learned(choose(0)), latch_trips=1000, latch_window=1000)
+    assert guard.decide(slow).choice == 0
+    for _ in range(400):
+        guard.decide(lost)
+    trips_with(guard, slow, FallbackReason.SLOW_CHOICE)
+
+
 @pytest.mark.parametrize("priority", list(Priority))
 def test_batch_requests_may_be_made_to_wait(priority: Priority) -> None:
-    seen = calm()
+    seen = costs(calm(), [0.5, 0.2, 0.2, 0.2])
     seen.request[REQUEST_INDEX["priority"]] = priority
     seen.replicas[0, R["ttft_s"]] = 30.0
     guard = guarded(Learned(choose(0)))
@@ -216,11 +236,10 @@ def test_batch_requests_may_be_made_to_wait(priority: Priority) -> None:
         trips_with(guard, seen, FallbackReason.SLOW_CHOICE)
 
 
-@pytest.mark.parametrize(("dearer", "latches"), [(0.0, False), (9.0, True)])
-def test_slow_choices_latch_only_where_choices_are_dear(dearer: float, *, latches: bool) -> None:
-    seen = calm()
+@pytest.mark.parametrize(("cost", "latches"), [(0.5, False), (9.0, True)])
+def test_slow_choices_latch_only_where_choices_are_dear(cost: float, *, latches: bool) -> None:
+    seen = costs(calm(), [cost, 0.2, 0.2, 0.2])
     seen.replicas[0, R["ttft_s"]] = 30.0
-    seen.replicas[0, R["marginal_cost"]] += dearer
     guard = guarded(Learned(choose(0)))
     for _ in range(100):
         assert guard.decide(seen).fallback_reason, "each by itself is replaced"
@@ -342,7 +361,7 @@ def test_only_candidates_that_are_allowed_are_compared() -> None:
     seen.replicas[:2, R["age_s"]] = 50.0
     assert [guarded(learned, cost_window=1).decide(seen).choice for _ in range(3)] == [3, 3, 3]
     seen.replicas[3, R["ttft_s"]] = 9.0
-    trips_with(guarded(learned), seen, FallbackReason.SLOW_CHOICE)
+    trips_with(guarded(learned, slow_cost=1.1), seen, FallbackReason.SLOW_CHOICE)
 
 
 def test_a_fast_replica_may_have_a_larger_share() -> None:
