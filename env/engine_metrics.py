@@ -30,10 +30,10 @@ class EngineMetrics:
     """Mean over ranks, 0 to 1; 0 where the engine does not tell (TGI)."""
     kv_capacity_tokens: float = 0.0
     """Summed over ranks; 0 where the engine does not tell."""
-    prefix_queries: float = 0.0
-    """Counter of prompt tokens looked up in the prefix cache; 0 where the engine does not tell how many
-    of them it found."""
-    prefix_hits: float = 0.0
+    prefix_queries: float | None = None
+    """Counter of prompt tokens looked up in the prefix cache; None where the engine does not tell how
+    many of them it found."""
+    prefix_hits: float | None = None
     preemptions: float = 0.0
     """Counter."""
     adapters: frozenset[str] = frozenset()
@@ -70,7 +70,8 @@ def _read(text: bytes, dialect: Dialect, running: list[float]) -> EngineMetrics:
     usage = _first_told(text, dialect.kv_usage, dialect)
     mean_usage = sum(usage) / len(usage) if usage else 0.0
     hits = _first_told(text, dialect.prefix_hits, dialect)
-    queries = _first_told(text, dialect.prefix_queries, dialect) if hits else []
+    queries = _first_told(text, dialect.prefix_queries, dialect)
+    tells = bool(hits and queries)
     return EngineMetrics(
         dialect=dialect.name,
         running=sum(running),
@@ -78,8 +79,8 @@ def _read(text: bytes, dialect: Dialect, running: list[float]) -> EngineMetrics:
         kv_usage=min(mean_usage, 1.0),
         kv_capacity_tokens=_kv_capacity_tokens(text, dialect),
         adapters=_adapters(text, dialect),
-        prefix_queries=sum(queries),
-        prefix_hits=sum(hits),
+        prefix_queries=sum(queries) if tells else None,
+        prefix_hits=sum(hits) if tells else None,
         preemptions=sum(_first_told(text, dialect.preemptions, dialect)),
     )
 

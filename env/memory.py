@@ -108,7 +108,7 @@ class Memory:
             self._describe(row, spec, trace.block_tokens if sharing else 0)
             # The pool is idle and was scraped just now; the next scrapes are spread over the interval.
             self.ledger[row] = L.new_row(spec.profile)
-            L.on_scrape(self.ledger[row], 0.0, 0.0, 0.0, 0.0)
+            L.on_scrape(self.ledger[row], 0.0, 0.0, 0.0, 0.0, prefix_queries=0.0, prefix_hits=0.0)
             self.replicas["next_scrape_s"][row] = rng.random() * staleness.scrape_interval_s
             self.replicas["fast"][row] = agenda and leaps(spec)
             if spec.standby:

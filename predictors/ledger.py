@@ -60,7 +60,7 @@ COLD_TPOT = 32
 CACHE_OLDEST_S = 33  # when what it would give up next was last used; -inf: it has room
 MATCHED_SHARE = 34  # of a prompt sent there that it held, a running mean
 # What the engine counts of it: the belief may be wrong.
-PREFIX_QUERIES = 35  # prompt tokens it looked up, its counter at the last scrape; 0: it does not tell
+PREFIX_QUERIES = 35  # prompt tokens it looked up, its counter when last told; UNTOLD: never
 PREFIX_HITS = 36  # those it held
 QUERIES_BEFORE = 37  # what the counters are above these counts as lately
 HITS_BEFORE = 38
@@ -83,6 +83,8 @@ BIAS_LIMIT = 1.6
 """Bound on |log bias|, a factor of five either way."""
 MATCH_SMOOTHING = 0.02
 """Weight of a new prompt in `MATCHED_SHARE`: about the last fifty count."""
+UNTOLD = -1.0
+"""In place of a counter that an engine does not have, or not yet."""
 TRUST_TOKENS = 100_000.0
 """Prompt tokens sent there that make what was before count 1/e of what it did: what is "lately"."""
 TRUST_PRIOR_TOKENS = 2_000.0
@@ -111,6 +113,7 @@ def new_row(profile: HardwareProfile) -> Row:
     row[BASE_WEIGHT] = profile.hardware_factor / size_class(profile.model.parameters_b)
     row[SCRAPED_AT_S] = -np.inf
     row[CACHE_OLDEST_S] = -np.inf
+    row[PREFIX_QUERIES : HITS_BEFORE + 1] = UNTOLD
     row[CACHE_TRUST] = 1.0
     row[HEALTHY] = 1.0
     return row
@@ -196,24 +199,19 @@ def on_scrape(
     running: float,
     waiting: float,
     kv_usage: float,
-    prefix_queries: float = 0.0,
-    prefix_hits: float = 0.0,
+    prefix_queries: float = UNTOLD,
+    prefix_hits: float = UNTOLD,
 ) -> None:
     """A scrape succeeded: the account since the last one starts anew. `prefix_queries`, `prefix_hits`:
-    counters of prompt tokens, 0 where the engine does not tell."""
+    counters of prompt tokens."""
     row[SCRAPED_AT_S] = at_s
     row[RUNNING] = running
     row[WAITING] = waiting
     row[KV_USAGE] = kv_usage
     row[SINCE_SCRAPE] = 0.0
     row[TOKENS_SINCE_SCRAPE] = 0.0
-    if prefix_queries < row[PREFIX_QUERIES] or prefix_hits < row[PREFIX_HITS]:
-        # The engine has started again: what it counted before still counts as lately.
-        row[QUERIES_BEFORE] += prefix_queries - row[PREFIX_QUERIES]
-        row[HITS_BEFORE] += prefix_hits - row[PREFIX_HITS]
-    row[PREFIX_QUERIES] = prefix_queries
-    row[PREFIX_HITS] = prefix_hits
-    row[CACHE_TRUST] = _cache_trust(row)
+    if prefix_queries != UNTOLD:
+        _count_hits(row, prefix_queries, prefix_hits)
 
 
 def on_health(state: Row, index: int, healthy: bool) -> None:
@@ -272,6 +270,18 @@ def _warm(row: Row, column: int) -> bool:
         row[column] -= 1.0
         return False
     return True
+
+
+def _count_hits(row: Row, queries: float, hits: float) -> None:
+    """The engine's counters are these by now."""
+    started_again = queries < row[PREFIX_QUERIES] or hits < row[PREFIX_HITS]
+    if row[PREFIX_QUERIES] == UNTOLD or started_again:
+        # What it counted before anybody looked, or since it started, says nothing of lately.
+        row[QUERIES_BEFORE] += queries - row[PREFIX_QUERIES]
+        row[HITS_BEFORE] += hits - row[PREFIX_HITS]
+    row[PREFIX_QUERIES] = queries
+    row[PREFIX_HITS] = hits
+    row[CACHE_TRUST] = _cache_trust(row)
 
 
 def _cache_trust(row: Row) -> float:

@@ -282,8 +282,8 @@ class Fleet:
             metrics.running,
             metrics.waiting,
             metrics.kv_usage,
-            metrics.prefix_queries,
-            metrics.prefix_hits,
+            L.UNTOLD if metrics.prefix_queries is None else metrics.prefix_queries,
+            L.UNTOLD if metrics.prefix_hits is None else metrics.prefix_hits,
         )
         replica.adapters = metrics.adapters
         self.eased()

@@ -151,7 +151,7 @@ def test_sglang_tells_cached_tokens_by_their_source() -> None:
 
 def test_prompt_tokens_alone_do_not_say_that_nothing_is_cached() -> None:
     read = parse_metrics(SGLANG_PAGE + b'sglang:prompt_tokens_total{model_name="m"} 900.0\n')
-    assert (read.prefix_queries, read.prefix_hits) == (0.0, 0.0)
+    assert (read.prefix_queries, read.prefix_hits) == (None, None)
 
 
 def test_tensorrt_llm_tells_cached_tokens() -> None:

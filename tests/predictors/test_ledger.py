@@ -147,8 +147,30 @@ def test_trust_is_the_share_of_what_is_believed_that_is_found(routers: int) -> N
 
 def test_one_short_prompt_says_little_about_a_cache() -> None:
     state = L.new_row(A100)
+    told(state, 1000.0, 500.0)
     L.on_lookup(state, 100.0, 100.0)
-    assert told(state, 100.0, 0.0) > 0.9
+    assert 0.9 < told(state, 1100.0, 500.0) < 1.0
+
+
+def test_what_an_engine_counted_before_anybody_looked_says_nothing() -> None:
+    state = L.new_row(A100)
+    L.on_scrape(state, 0.0, 0.0, 0.0, 0.0)
+    L.on_lookup(state, 1000.0, 900.0)
+    assert told(state, 1e9, 1e8) == 1.0
+    for number in range(1, 100):
+        L.on_lookup(state, 1000.0, 900.0)
+        assert told(state, 1e9 + 1000.0 * number, 1e8 + 900.0 * number) > 0.99
+
+
+def test_a_page_without_the_counters_changes_nothing() -> None:
+    state = L.new_row(A100)
+    told(state, 1e9, 1e8)
+    for number in range(1, 1000):
+        L.on_lookup(state, 1000.0, 900.0)
+        before = told(state, 1e9 + 1000.0 * number, 1e8 + 300.0 * number)
+    L.on_scrape(state, 1.0, 0.0, 0.0, 0.0)
+    assert state[L.CACHE_TRUST] == before
+    assert told(state, 1e9 + 1000.0 * number, 1e8 + 300.0 * number) == before
 
 
 def test_an_engine_that_starts_again_counts_from_nothing() -> None:
@@ -170,7 +192,9 @@ COUNTS = st.tuples(st.integers(1, 5000), st.integers(0, 5000), st.integers(0, 50
 @given(st.lists(COUNTS, min_size=1, max_size=50))
 def test_trust_stays_a_share_and_forgets_no_scrape(prompts: list[tuple[int, int, int]]) -> None:
     often, seldom = L.new_row(A100), L.new_row(A100)
-    queries = hits = 0
+    queries, hits = 10**6, 4 * 10**5
+    for row in (often, seldom):
+        told(row, queries, hits)
     for prompt, believed, hit in prompts:
         for row in (often, seldom):
             L.on_lookup(row, float(prompt), float(min(believed, prompt)))
