@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from steersman.agents.learned.config import EvolutionSettings
 from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.playing import Choose, Played, play, warm_up
-from steersman.agents.learned.practice import Plan, Practice
+from steersman.agents.learned.practice import Plan, Practice, companions
 from steersman.agents.learned.weighing import SHAPE
 from steersman.agents.learned.weighing_code import weighed_costs
 from steersman.agents.parallel import Task, spread
@@ -155,10 +155,7 @@ class Evolution:
             self._practice.plan(rng, ground=number, warmup_s=self._warmup_s(number))
             for number in (i % len(self._grounds) for i in range(count))
         ]
-        # Alike in length and size they keep each other company to the end.
-        order = sorted(range(count), key=lambda i: (plans[i].requests, len(plans[i].replicas)))
-        size = max(1, TOGETHER // len(coefficients))
-        groups = [order[first : first + size] for first in range(0, count, size)]
+        groups = companions(plans, max(1, TOGETHER // len(coefficients)))
         mean = self._search.mean.reshape(SHAPE)
 
         def task(group: Sequence[int]) -> Task[Played]:

@@ -16,8 +16,9 @@ from steersman.agents.learned.config import EvolutionSettings
 from steersman.agents.learned.evolution import TOGETHER, cheapest
 from steersman.agents.learned.ground import Ground
 from steersman.agents.learned.playing import play
-from steersman.agents.learned.practice import Plan, Practice
+from steersman.agents.learned.practice import Plan, Practice, companions
 from steersman.agents.parallel import Task, spread
+from steersman.agents.ranges import Ranges
 from steersman.predictors.features import POOL_FEATURES, REPLICA_FEATURES, REQUEST_FEATURES
 from steersman.predictors.length import LengthPredictor
 from steersman.traces.schema import Observation
@@ -38,10 +39,8 @@ class Seen:
     def note(self, replicas: Float32, request: Float32, pool: Float32) -> None:
         """Rows of each, (..., width)."""
         for i, rows in enumerate((replicas, request, pool)):
-            if rows.size:
-                flat = rows.reshape(-1, rows.shape[-1])
-                self.lower[i] = np.minimum(self.lower[i], flat.min(axis=0))
-                self.upper[i] = np.maximum(self.upper[i], flat.max(axis=0))
+            flat = rows.reshape(-1, rows.shape[-1])
+            self._extend(i, flat.min(axis=0, initial=np.inf), flat.max(axis=0, initial=-np.inf))
 
     def look(self, observation: Observation) -> None:
         """At the candidates of a batch, and at who has any."""
@@ -52,9 +51,23 @@ class Seen:
 
     def join(self, other: Seen) -> None:
         """What both have seen."""
-        for i in range(len(self.lower)):
-            self.lower[i] = np.minimum(self.lower[i], other.lower[i])
-            self.upper[i] = np.maximum(self.upper[i], other.upper[i])
+        for i, bounds in enumerate(zip(other.lower, other.upper, strict=True)):
+            self._extend(i, *bounds)
+
+    @property
+    def ranges(self) -> Ranges:
+        """Of replicas and requests; something has been seen of both."""
+        replicas, requests, _ = (np.stack(bounds) for bounds in zip(self.lower, self.upper, strict=True))
+        return Ranges.of(replicas, requests)
+
+    @property
+    def pool_range(self) -> tuple[Float32, Float32]:
+        """Lowest and highest of each pool feature."""
+        return self.lower[-1], self.upper[-1]
+
+    def _extend(self, i: int, lower: Float32, upper: Float32) -> None:
+        self.lower[i] = np.minimum(self.lower[i], lower)
+        self.upper[i] = np.maximum(self.upper[i], upper)
 
 
 def survey(
@@ -76,14 +89,13 @@ def survey(
         practice.plan(rng, ground=i % len(grounds), warmup_s=settings.warmup_s)
         for i in range(settings.survey)
     ]
-    plans.sort(key=lambda plan: (plan.requests, len(plan.replicas)))
-    groups = [plans[first : first + TOGETHER] for first in range(0, len(plans), TOGETHER)]
 
-    def task(group: Sequence[Plan]) -> Task[Seen]:
-        return lambda _: _look_at(practice, group, coefficients)
+    def task(group: Sequence[int]) -> Task[Seen]:
+        return lambda _: _look_at(practice, [plans[i] for i in group], coefficients)
 
     seen = Seen()
-    for found in spread([task(group) for group in groups], jobs, lambda _: None):
+    tasks = [task(group) for group in companions(plans, TOGETHER)]
+    for found in spread(tasks, jobs, lambda _: None):
         seen.join(found)
     return seen
 

@@ -131,13 +131,12 @@ class PolicyTrainer:
         states = States.join(self._at.known)
         network = self._at.best.eval()
         seen = self._survey(states)
-        ranges = Ranges(seen.lower[0], seen.upper[0], seen.lower[1], seen.upper[1])
         self._tell(1.0, "done")
         return TrainedPolicy(
             network=network,
             # What the network does not read cannot mislead it: the guard need not look at it.
-            ranges=ranges.regardless_of(network.unread_request_features()),
-            pool_range=(seen.lower[2], seen.upper[2]),
+            ranges=seen.ranges.regardless_of(network.unread_request_features()),
+            pool_range=seen.pool_range,
             parity=_parity(states, self._seed),
             check_ratio=self._at.best_ratio,
             curves=self._at.curves,
