@@ -124,7 +124,7 @@ class Guard:
         # Asked once: isinstance of a protocol is slow.
         self._ensemble = policy if isinstance(policy, Ensemble) else None
         self._ranges: Ranges | None = getattr(policy, "ranges", None)
-        self._regret = RegretWatch(s.cost_window, s.cost_slack)
+        self._regret = RegretWatch(s.cost_window, s.cost_slack, s.cost_factor)
         self._latch = Latch(
             trips=s.latch_trips, window=s.latch_window, hold_s=s.latch_hold_s, clean=s.latch_clean
         )
@@ -237,7 +237,7 @@ class Guard:
         if self._slow(rows, choice):
             # Batch classes may wait, so that others need not. And where all are busy, slow may be right:
             # others are delayed less there, or a prefix is kept for those who return.
-            is_sound = may_wait or self._regret.is_within(self.settings.slow_cost)
+            is_sound = may_wait or self._regret.is_near_cheapest
             if not is_sound or self._regret.is_lost:
                 return FallbackReason.SLOW_CHOICE
         if is_costly:

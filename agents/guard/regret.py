@@ -22,9 +22,14 @@ class RegretWatch:
     A sound policy may well choose what the marginal cost would not, here and there. One whose choices
     are on average worse, by that measure, than the better of two replicas drawn at random has lost its
     way, however finite and unanimous its scores are. Two means are kept, of what a choice costs beyond
-    the cheapest candidate, and of what the better of two would; the last `window` decisions weigh most,
-    each by its request's weight in J: near saturation batch requests are sent where they cost most, so
-    that others need not wait::
+    the cheapest candidate, and of what it may cost::
+
+        may cost = better of two + slack + (factor - 1) cheapest
+
+    Near saturation every choice costs others their objectives, several units of J and known to no better
+    than a share of itself, so that a fixed slack alone finds sound choices dear. The last `window`
+    decisions weigh most, each by its request's weight in J: batch requests are sent where they cost
+    most, so that others need not wait::
 
         sum <- sum + weight (value - sum) / window        mean = sum / (the same sum of ones)
 
@@ -32,12 +37,14 @@ class RegretWatch:
 
     Args:
         window: decisions that the means remember, about.
-        slack: how much dearer than the better of two a choice may be, in units of J.
+        slack: in units of J.
+        factor: at least 1.
     """
 
-    def __init__(self, window: int, slack: float) -> None:
+    def __init__(self, window: int, slack: float, factor: float) -> None:
         self._rate = 1.0 / window
         self._slack = slack
+        self._share = factor - 1.0
         self._weights: Float32 = np.zeros(0, dtype=np.float32)
         self._excess = 0.0
         self._last: tuple[Float32, float, float] | None = None
@@ -51,7 +58,7 @@ class RegretWatch:
     def forget(self) -> None:
         """Judge anew."""
         self._last = None
-        self._own = self._of_two = self._ones = 0.0
+        self._own = self._allowed = self._ones = 0.0
 
     @property
     def excess(self) -> float:
@@ -63,11 +70,12 @@ class RegretWatch:
     def is_lost(self) -> bool:
         """Whether choices have been too dear on average."""
         self.settle()
-        return self._ones >= LEAST and self._own > self._of_two + self._slack * self._ones
+        return self._ones >= LEAST and self._own > self._allowed
 
-    def is_within(self, factor: float) -> bool:
-        """Whether the last choice cost at most so many times what the cheapest candidate does."""
-        return self.beyond_cheapest <= (factor - 1.0) * self._cheapest
+    @property
+    def is_near_cheapest(self) -> bool:
+        """Whether the last choice cost at most `factor` times what the cheapest candidate does."""
+        return self.beyond_cheapest <= self._share * self._cheapest
 
     def is_costly(self, rows: Float32, choice: int, weight: float) -> bool:
         """One more choice; whether it is too dear, and most others of late were.
@@ -82,11 +90,12 @@ class RegretWatch:
         self._cheapest = float(cost[cost.argmin()])
         own = self.beyond_cheapest = float(cost[choice]) - self._cheapest
         self._last = cost, own, weight
-        # Nearly always: who costs no more than the cheapest and the slack does not exceed the better of
+        # Nearly always: who costs no more than the cheapest and the limit does not exceed the better of
         # two by it. So what that would have cost is left for later: at the latest, for the next choice.
-        if not own > self._slack:
+        limit = self._limit(self._cheapest)
+        if not own > limit:
             return False
-        return self.excess > self._slack and self.is_lost
+        return self.excess > limit and self.is_lost
 
     def settle(self) -> None:
         """Count the last choice, if it has not been."""
@@ -104,8 +113,12 @@ class RegretWatch:
             return
         rate = self._rate * weight
         self._own += rate * (own - self._own)
-        self._of_two += rate * (of_two - self._of_two)
+        self._allowed += rate * (of_two + self._limit(float(cost[0])) - self._allowed)
         self._ones += rate * (1.0 - self._ones)
+
+    def _limit(self, cheapest: float) -> float:
+        """How much dearer than the better of two a choice may be."""
+        return self._slack + self._share * cheapest
 
 
 def better_of_two_weights(n: int) -> Float32:

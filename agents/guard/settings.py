@@ -78,12 +78,6 @@ class GuardSettings(Settings):
     slow_slack_s: float = Field(
         default=1.0, ge=0, description="Added to the limit that slow_factor sets, in seconds."
     )
-    slow_cost: float = Field(
-        default=1.5,
-        ge=1,
-        description="Marginal cost of a choice over the cheapest candidate's, up to which it may be so "
-        "slow.",
-    )
     share_window: int = Field(
         default=200, ge=10, description="Recent decisions over which a replica's share is counted."
     )
@@ -101,6 +95,12 @@ class GuardSettings(Settings):
         ge=0,
         description="How much dearer than the better of two random candidates choices may be, by their "
         "marginal cost, in units of J.",
+    )
+    cost_factor: float = Field(
+        default=1.5,
+        ge=1,
+        description="Marginal cost of a choice over the cheapest candidate's, up to which it is not "
+        "dear: it may be slow, and by as much more may it exceed the better of two random candidates.",
     )
     latch_trips: int = Field(
         default=25, ge=1, description="Trips within latch_window decisions that latch the fallback."

@@ -276,12 +276,23 @@ def costs(seen: Observation, values: list[float]) -> Observation:
 
 def test_choices_that_cost_more_than_the_better_of_two_drawn_at_random() -> None:
     guard = guarded(Learned(choose(3)), cost_window=10, cost_slack=0.5)
-    # The better of two drawn from these costs 1.33 on average.
+    # The better of two drawn from these costs 1.17 on average, and the limit is 1 above that.
     seen = costs(calm(), [1.0, 1.0, 2.0, 4.0])
     reasons = [guard.decide(seen).fallback_reason for _ in range(12)]
     assert reasons[0] == ""
     assert reasons[-1] == FallbackReason.COSTLY
     assert guard.fallbacks[FallbackReason.COSTLY] > 0
+
+
+@pytest.mark.parametrize(("level", "is_dear"), [(0.2, True), (9.0, False)])
+def test_where_every_choice_is_dear_a_little_more_says_nothing(level: float, *, is_dear: bool) -> None:
+    # Always 2.4 beyond the better of two: twelve times the cheapest, or a quarter of it.
+    seen = costs(calm(), [level, level, level + 1.0, level + 2.6])
+    guard = guarded(Learned(choose(3)))
+    for _ in range(300):
+        guard.decide(seen)
+    assert (guard.fallbacks[FallbackReason.COSTLY] > 0) == is_dear
+    assert guard.latched == is_dear
 
 
 def test_a_dear_choice_now_and_then_is_the_policys_business() -> None:
@@ -329,9 +340,9 @@ def test_a_policy_whose_choices_cost_less_by_now_serves_again() -> None:
     ("priority", "latches"), [(Priority.INTERACTIVE, True), (Priority.BATCH, False)]
 )
 def test_dear_choices_for_batch_requests_count_a_quarter(priority: Priority, latches: bool) -> None:
-    # One in three is sent where it costs 2.67 more than the better of two would; the limit is 0.5.
+    # One in three is sent where it costs 2.83 more than the better of two would; the limit is 0.5.
     learned = Learned()
-    guard = guarded(learned, cost_window=30, cost_slack=0.5)
+    guard = guarded(learned, cost_window=30, cost_slack=0.5, cost_factor=1.0)
     seen = costs(calm(), [1.0, 1.0, 2.0, 4.0])
     for i in range(300):
         learned.answer = choose(3 if i % 3 == 0 else 0)
@@ -361,7 +372,7 @@ def test_only_candidates_that_are_allowed_are_compared() -> None:
     seen.replicas[:2, R["age_s"]] = 50.0
     assert [guarded(learned, cost_window=1).decide(seen).choice for _ in range(3)] == [3, 3, 3]
     seen.replicas[3, R["ttft_s"]] = 9.0
-    trips_with(guarded(learned, slow_cost=1.1), seen, FallbackReason.SLOW_CHOICE)
+    trips_with(guarded(learned, cost_factor=1.1), seen, FallbackReason.SLOW_CHOICE)
 
 
 def test_a_fast_replica_may_have_a_larger_share() -> None:
