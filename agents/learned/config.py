@@ -234,6 +234,9 @@ class EvolutionSettings(Settings):
     tail_allowance: float = Field(
         1.0, gt=0, description="share of that under marginal cost, below which it counts no more"
     )
+    loss_weight: float = Field(
+        0.0, ge=0, description="what log J beyond marginal cost's counts, over what it counts anyway"
+    )
     averaged: float = Field(
         0.3, gt=0, le=1, description="share of the generations, the last ones, that the result averages"
     )

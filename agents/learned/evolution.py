@@ -8,14 +8,17 @@ episodes, where prompts share nothing on empty clusters: cheap, and a good place
 CMA-ES (Hansen and Ostermeier, "Completely derandomized self-adaptation in evolution strategies", 2001),
 which needs only the order of the candidates, and grows along directions that keep paying. Compared is
 
-    mean over clusters of  clip(d log J) + clip(tail_weight * d log max(T, tail_allowance * T0)),
+    mean over clusters of  clip(d log J) + clip(tail_weight * d log max(T, tail_allowance * T0))
+                           + clip(loss_weight * d log max(J, J0)),
 
-both clipped to ± most_difference, where T is the tail, the mean TTFT of the slowest requests, T0 the
-same under marginal cost, and d the difference from the median over the candidates. J alone lets requests
-of the lower classes wait as long as it takes; T keeps them in mind. A tail that is short enough is worth
-nothing more: to shorten it further costs others their objectives. Clipped, since near saturation a few
-episodes run away and would outvote all the others. The result is the mean of the search averaged over
-its last generations, in which single lucky ones do not show.
+each clipped to ± most_difference, where T is the tail, the mean TTFT of the slowest requests, T0 and
+J0 are of marginal cost, and d the difference from the median over the candidates. J alone lets
+requests of the lower classes wait as long as it takes; T keeps them in mind. A tail that is short
+enough is worth nothing more: to shorten it further costs others their objectives. What is lost
+somewhere counts more than what is gained elsewhere, since who replaces marginal cost wants to be worse
+off nowhere. Clipped, since near saturation a few episodes run away and would outvote all the others.
+The result is the mean of the search averaged over its last generations, in which single lucky ones do
+not show.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from steersman.predictors.length import LengthPredictor
 from steersman.traces.errors import ConfigError
 from steersman.traces.schema import Observation
 
-TOGETHER = 96
+TOGETHER = 60
 """Episodes in one lockstep, about: more gain no speed."""
 _EVOLUTION = 2
 """Sets the seeds of the clusters apart from those of other learners."""
@@ -100,8 +103,9 @@ class Evolution:
         log_j, log_tail = log_j[known], log_tail[known]
         least = log_tail[:, -1:] + np.log(self._settings.tail_allowance)
         weighed_tail = self._settings.tail_weight * np.maximum(log_tail, least)
-        aside = self._aside(log_j[:, :-2]) + self._aside(weighed_tail[:, :-2])
-        self._tell(points, aside.mean(axis=0).tolist())
+        weighed_loss = self._settings.loss_weight * np.maximum(log_j, log_j[:, -1:])
+        aside = [self._aside(each[:, :-2]) for each in (log_j, weighed_tail, weighed_loss)]
+        self._tell(points, np.sum(aside, axis=0).mean(axis=0).tolist())
         over, over_tail = ((each - each[:, -1:]).mean(axis=0) for each in (log_j, log_tail))
         told = np.exp([over[-2], over[:-2].mean(), over_tail[-2]])
         return Generation(*told.tolist())

@@ -65,8 +65,8 @@ class Plan(NamedTuple):
 
 def companions(plans: Sequence[Plan], size: int) -> list[list[int]]:
     """Positions of the plans, in groups of `size` for lockstep: alike in length and size they keep each
-    other company to the end."""
-    order = sorted(range(len(plans)), key=lambda i: (plans[i].requests, len(plans[i].replicas)))
+    other company to the end. The longest come first: who is done then takes what is left."""
+    order = sorted(range(len(plans)), key=lambda i: (-plans[i].requests, -len(plans[i].replicas)))
     return [order[first : first + size] for first in range(0, len(order), size)]
 
 

@@ -181,3 +181,21 @@ def test_an_episode_in_which_nobody_arrives_is_told(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(search, "_play", nobody)
     with pytest.raises(ConfigError, match="give more episode_requests"):
         search.step()
+
+
+@pytest.mark.parametrize("loss_weight", [0.0, 0.5])
+def test_what_is_lost_to_marginal_cost_counts_more(
+    monkeypatch: pytest.MonkeyPatch, loss_weight: float
+) -> None:
+    search = evolution(loss_weight=loss_weight, tail_weight=0.0)
+    # Of three clusters the first candidate gains 3 % on one, loses as much on another; the others have
+    # marginal cost's J, or half of it, everywhere.
+    log_j = np.zeros((3, SETTINGS.population + 2))
+    log_j[:, 0] = (0.03, -0.03, 0.0)
+    log_j[:, 1] = np.log(0.5)
+    played = Played(np.exp(log_j), np.ones_like(log_j))
+    monkeypatch.setattr(search, "_play", lambda _: played)
+    search.step()
+    uneven, better, alike, *_ = search.told[0]
+    assert uneven - alike == pytest.approx(loss_weight * 0.03 / 3, abs=1e-12)
+    assert alike - better == pytest.approx(SETTINGS.most_difference, abs=1e-12), "the cap, once"

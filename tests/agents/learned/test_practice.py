@@ -7,7 +7,14 @@ import pytest
 
 from steersman.agents.learned.config import PracticeSettings
 from steersman.agents.learned.ground import grounds_of
-from steersman.agents.learned.practice import BUSY, FEWEST_SEQS, LEAST_MEMORY, MOST_WARMUP, Practice
+from steersman.agents.learned.practice import (
+    BUSY,
+    FEWEST_SEQS,
+    LEAST_MEMORY,
+    MOST_WARMUP,
+    Practice,
+    companions,
+)
 from steersman.env.profiles import load_profile, profile_names
 from steersman.env.scenario import load_scenario
 from steersman.predictors.length import FallbackLength
@@ -150,3 +157,14 @@ def test_episodes_of_busy_clusters_are_stretched() -> None:
         practice = make_practice(settings.model_copy(update={"load": (load, load)}))
         plan = practice.plan(np.random.default_rng(0))
         assert plan.end_s - plan.begin_s == pytest.approx(length_s, rel=0.1)
+
+
+def test_everybody_has_company_of_a_like_and_the_longest_come_first() -> None:
+    practice = make_practice(PracticeSettings(replicas=(2, 9), episode_requests=30, episode_s=20.0))
+    rng = np.random.default_rng(0)
+    plans = [practice.plan(rng) for _ in range(11)]
+    groups = companions(plans, 4)
+    assert [len(group) for group in groups] == [4, 4, 3]
+    in_turn = [plans[i].requests for group in groups for i in group]
+    assert in_turn == sorted((plan.requests for plan in plans), reverse=True)
+    assert sorted(i for group in groups for i in group) == list(range(11))
