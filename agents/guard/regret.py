@@ -13,6 +13,10 @@ Float32 = NDArray[np.float32]
 
 LEAST = 0.15
 """Share of the window's weight that it takes to judge: a sixth of its decisions, of weight 1."""
+CREDIBLE = 20.0
+"""Units of J that the cheapest candidate may cost for more to be allowed than the slack. Of a request's
+own cost 42 are the bound; where even the cheapest choice costs others half of that, a backlog grows, and
+there marginal cost has been the better policy (docs/policies.md)."""
 _MARGINAL_COST = REPLICA_INDEX["marginal_cost"]
 
 
@@ -24,7 +28,7 @@ class RegretWatch:
     way, however finite and unanimous its scores are. Two means are kept, of what a choice costs beyond
     the cheapest candidate, and of what it may cost::
 
-        may cost = better of two + slack + (factor - 1) cheapest
+        may cost = better of two + slack + (factor - 1) cheapest        the last, up to CREDIBLE
 
     Near saturation every choice costs others their objectives, several units of J and known to no better
     than a share of itself, so that a fixed slack alone finds sound choices dear. The last `window`
@@ -118,7 +122,7 @@ class RegretWatch:
 
     def _limit(self, cheapest: float) -> float:
         """How much dearer than the better of two a choice may be."""
-        return self._slack + self._share * cheapest
+        return self._slack + (self._share * cheapest if cheapest <= CREDIBLE else 0.0)
 
 
 def better_of_two_weights(n: int) -> Float32:

@@ -284,9 +284,10 @@ def test_choices_that_cost_more_than_the_better_of_two_drawn_at_random() -> None
     assert guard.fallbacks[FallbackReason.COSTLY] > 0
 
 
-@pytest.mark.parametrize(("level", "is_dear"), [(0.2, True), (9.0, False)])
+@pytest.mark.parametrize(("level", "is_dear"), [(0.2, True), (9.0, False), (90.0, True)])
 def test_where_every_choice_is_dear_a_little_more_says_nothing(level: float, *, is_dear: bool) -> None:
-    # Always 2.4 beyond the better of two: twelve times the cheapest, or a quarter of it.
+    # Always 2.4 beyond the better of two: twelve times the cheapest, or a quarter of it. Beyond what is
+    # credible there is a backlog, and a little more is dear again.
     seen = costs(calm(), [level, level, level + 1.0, level + 2.6])
     guard = guarded(Learned(choose(3)))
     for _ in range(300):

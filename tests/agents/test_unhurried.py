@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from steersman.agents.guard.regret import LEAST, RegretWatch, better_of_two_weights
+from steersman.agents.guard.regret import CREDIBLE, LEAST, RegretWatch, better_of_two_weights
 from steersman.agents.policy import settle
 from steersman.agents.ranges import Ranges
 from steersman.agents.samples import sample_observation
@@ -16,26 +16,29 @@ from steersman.predictors.features import REPLICA_FEATURES, REPLICA_INDEX, REQUE
 from tests.agents.test_exploration import even, explorer, learned
 
 COST = REPLICA_INDEX["marginal_cost"]
-WINDOW, SLACK = 5, 0.7
+WINDOW, SLACK, FACTOR = 5, 0.7, 1.5
 
 
 def at_once(costs: list[list[float]], choices: list[int], weights: list[float]) -> list[bool]:
     """`RegretWatch.is_costly` of one choice after the other, everything counted at once."""
-    own_mean = of_two_mean = ones = 0.0
+    own_mean = allowed_mean = ones = 0.0
     found = []
     for cost, choice, weight in zip(costs, choices, weights, strict=True):
         ordered = np.sort(np.array(cost, dtype=np.float32))
         own = float(np.float32(cost[choice])) - float(ordered[0])
         of_two = max(float(ordered @ better_of_two_weights(len(cost)) - ordered[0]), 0.0)
+        limit = SLACK + (float(ordered[0]) * (FACTOR - 1.0) if ordered[0] <= CREDIBLE else 0.0)
         own_mean += weight * (own - own_mean) / WINDOW
-        of_two_mean += weight * (of_two - of_two_mean) / WINDOW
+        allowed_mean += weight * (of_two + limit - allowed_mean) / WINDOW
         ones += weight * (1.0 - ones) / WINDOW
-        is_lost = ones >= LEAST and own_mean > of_two_mean + SLACK * ones
-        found.append(own - of_two > SLACK and is_lost)
+        is_lost = ones >= LEAST and own_mean > allowed_mean
+        found.append(own - of_two > limit and is_lost)
     return found
 
 
-COSTS = st.lists(st.floats(0.0, 4.0, width=32), min_size=1, max_size=6)
+COSTS = st.lists(st.floats(0.0, 4.0, width=32), min_size=1, max_size=6) | st.lists(
+    st.floats(0.0, 2.0 * CREDIBLE, width=32), min_size=1, max_size=6
+)
 
 
 @hypothesis_settings(max_examples=100, deadline=None)
@@ -49,7 +52,7 @@ COSTS = st.lists(st.floats(0.0, 4.0, width=32), min_size=1, max_size=6)
 def test_what_is_counted_later_gives_the_same_verdicts(
     steps: list[tuple[list[float], int, float, bool]],
 ) -> None:
-    watch = RegretWatch(WINDOW, SLACK)
+    watch = RegretWatch(WINDOW, SLACK, FACTOR)
     found = []
     for cost, choice, weight, in_time in steps:
         rows = np.zeros((len(cost), len(REPLICA_FEATURES)), dtype=np.float32)
